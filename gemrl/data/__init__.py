@@ -1,0 +1,1 @@
+"""Datasets in: readers, checks, fingerprints, the task table and recipes."""

@@ -1,0 +1,137 @@
+"""Datasets made anew by their published recipes.
+
+Maze2D: one endless trajectory of a waypoint controller. A random free cell is the target; a
+shortest path over the grid gives waypoints; `clip(10 (waypoint - x) - v)` plus noise N(0, 0.5),
+clipped again, moves towards one until within 0.1 of it. (Whether the published files have the noise
+is not recorded; without it the data would be one action a state.) Rewards are relabelled to the evaluation goal on the *current* observation, one
+step off against the environment's, as in the published files; `timeouts` mark a reached target.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import gemrl
+from gemrl.data.storage import atomic_path
+from gemrl.data.tasks import Maze, Task
+from gemrl.envs.maze2d import GOAL_RADIUS, Maze2D, cell_centre, free_cells
+
+REACHED = 0.1
+ACTION_NOISE = 0.5
+
+Cell = tuple[int, int]
+
+
+def shortest_paths(maze: Maze, target: Cell) -> dict[Cell, Cell]:
+    """For each free cell, the next cell on a shortest path to the target (itself at the target)."""
+    free = set(free_cells(maze))
+    onward = {target: target}
+    queue = deque([target])
+    while queue:
+        i, j = queue.popleft()
+        for cell in ((i - 1, j), (i + 1, j), (i, j - 1), (i, j + 1)):
+            if cell in free and cell not in onward:
+                onward[cell] = (i, j)
+                queue.append(cell)
+    return onward
+
+
+class WaypointController:
+    """Follows the shortest path to a target cell, waypoint by waypoint."""
+
+    def __init__(self, maze: Maze):
+        cells = free_cells(maze)
+        self._onward = {target: shortest_paths(maze, target) for target in cells}
+        self._centres = {cell: cell_centre(cell) for cell in cells}
+        self._path: deque[np.ndarray] = deque()
+
+    def plan(self, position: np.ndarray, target: Cell) -> None:
+        """Lay waypoints from the position's cell, left out, to the target's centre."""
+        cell = min(self._centres, key=lambda c: float(np.sum((self._centres[c] - position) ** 2)))
+        onward = self._onward[target]
+        self._path = deque([self._centres[target]] if cell == target else [])
+        while cell != target:
+            cell = onward[cell]
+            self._path.append(self._centres[cell])
+
+    def act(self, position: np.ndarray, velocity: np.ndarray) -> tuple[np.ndarray, bool]:
+        """The action before noise, and whether the target is reached."""
+        error = self._path[0] - position
+        reached = error @ error < REACHED**2
+        if reached and len(self._path) > 1:
+            self._path.popleft()
+            reached = False
+        return np.clip(10.0 * error - velocity, -1.0, 1.0), reached
+
+
+def make_maze2d(
+    task: Task, steps: int, seed: int, report: Callable[[int], None] = lambda done: None
+) -> dict[str, np.ndarray]:
+    """The arrays of a Maze2D dataset in D4RL's layout; `report` hears the steps done so far."""
+    rng = np.random.default_rng(seed)
+    cells = free_cells(task.maze)
+    env = Maze2D(task, 1)
+    controller = WaypointController(task.maze)
+    observations = np.empty((steps + 1, 4))
+    actions = np.empty((steps, 2))
+    timeouts = np.zeros(steps, dtype=bool)
+
+    observation = env.reset(rng.integers(2**32, size=1))[0]
+    controller.plan(observation[:2], cells[rng.integers(len(cells))])
+    noise = rng.standard_normal((steps, 2)) * ACTION_NOISE
+    for step in range(steps):
+        observations[step] = observation
+        wanted, reached = controller.act(observation[:2], observation[2:])
+        actions[step] = np.clip(wanted + noise[step], -1.0, 1.0)
+        timeouts[step] = reached
+        if reached:
+            controller.plan(observation[:2], cells[rng.integers(len(cells))])
+        observation = env.step(actions[step : step + 1])[0][0]
+        if step % 1000 == 999:
+            report(step + 1)
+    observations[steps] = observation
+    report(steps)
+
+    at_goal = np.linalg.norm(observations[:-1, :2] - task.maze.goal, axis=1) <= GOAL_RADIUS
+    return {
+        "observations": observations[:-1].astype(np.float32),
+        "actions": actions.astype(np.float32),
+        "rewards": at_goal.astype(np.float32),
+        "next_observations": observations[1:].astype(np.float32),
+        "terminals": np.zeros(steps, dtype=bool),
+        "timeouts": timeouts,
+    }
+
+
+def make_dataset(
+    task: Task,
+    steps: int,
+    seed: int,
+    out: Path,
+    report: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Regenerate a task's dataset into an HDF5 file that says what it is."""
+    import h5py
+    import mujoco
+
+    arrays = make_maze2d(task, steps, seed, report)
+    with atomic_path(out) as temporary, h5py.File(temporary, "w") as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array)
+        file.attrs["gemrl_task"] = task.name
+        file.attrs["gemrl_origin"] = "regenerated"
+        file.attrs["gemrl_recipe"] = json.dumps(
+            {
+                "name": "maze2d waypoint controller",
+                "steps": steps,
+                "seed": seed,
+                "action_noise": ACTION_NOISE,
+                "gemrl": gemrl.__version__,
+                "mujoco": mujoco.__version__,
+                "numpy": np.__version__,
+            },
+            sort_keys=True,
+        )

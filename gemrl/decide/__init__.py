@@ -1,0 +1,1 @@
+"""Phase II: candidates, selection and the record of each decision. Knows no method."""

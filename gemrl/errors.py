@@ -1,0 +1,37 @@
+"""The errors a user can cause. Each says what was wrong, where, and what to do about it."""
+
+
+class GemrlError(Exception):
+    """Base of every error that a user can mend; commands print it as one line and exit with 2."""
+
+
+class ConfigError(GemrlError, ValueError):
+    """A training setting is out of its range, or two settings contradict each other."""
+
+
+class DataError(GemrlError, ValueError):
+    """A dataset is missing, broken in structure, or holds values that cannot be trained on."""
+
+
+class TaskError(GemrlError, ValueError):
+    """A task name is unknown, or something was asked of a task that it does not have."""
+
+
+class BundleError(GemrlError, ValueError):
+    """A saved policy is missing, damaged, edited or of a format that this version cannot read."""
+
+
+class KnobError(GemrlError, ValueError):
+    """A knob of a decision is out of its range or contradicts another."""
+
+
+class ObservationError(GemrlError, ValueError):
+    """An observation has the wrong size or type, or holds a value that is not finite."""
+
+
+class TrainingError(GemrlError, RuntimeError):
+    """Training diverged, or a run folder is in use or does not fit the run."""
+
+
+class MissingExtraError(GemrlError, ImportError):
+    """Something was asked for that needs an optional part of the installation."""

@@ -1,0 +1,1 @@
+"""Phase I as a process: the compiled loop, checkpoints and bundles."""

@@ -1,0 +1,55 @@
+"""Checkpoints: the whole state of training, so that a resumed run equals an uninterrupted one.
+
+Random keys are functions of the seed, the phase and the step, so the step is all there is to keep of
+them. A checkpoint is one file, written atomically; the last two are kept.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from collections.abc import Callable
+from typing import Any
+
+from gemrl.errors import BundleError, TrainingError
+from gemrl.learn.tensors import load_metadata, load_tree, save_tree
+
+KEPT = 2
+
+
+
+
+def folder_of(run: Path) -> Path:
+    """Where a run's checkpoints live."""
+    return run / "checkpoints"
+
+
+def identity(config: dict[str, Any], method: str, fingerprint: str) -> str:
+    """What must agree for a checkpoint to be continued: method, configuration and data."""
+    text = json.dumps([method, config, fingerprint], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def save_checkpoint(run: Path, state: Any, done: int, run_identity: str) -> None:
+    """Write the state after `done` updates and drop checkpoints that are no longer needed."""
+    metadata = {"done": str(done), "identity": run_identity}
+    save_tree(folder_of(run) / f"{done:010d}.safetensors", state, metadata)
+    for path in sorted(folder_of(run).glob("*.safetensors"))[:-KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def load_checkpoint(
+    run: Path, like: Any, run_identity: str, warn: Callable[[str], None]
+) -> tuple[Any, int] | None:
+    """The newest readable checkpoint and its number of updates; None where there is none."""
+    for path in sorted(folder_of(run).glob("*.safetensors"), reverse=True):
+        try:
+            metadata = load_metadata(path)
+            if metadata.get("identity") != run_identity:
+                raise TrainingError(
+                    f"{path} belongs to another method, configuration or dataset; resume with the "
+                    "settings it was started with, or choose another output folder"
+                )
+            return load_tree(path, like), int(metadata["done"])
+        except BundleError as error:
+            warn(f"skipping a checkpoint that cannot be read: {error}")
+    return None

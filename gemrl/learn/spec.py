@@ -1,0 +1,105 @@
+"""How a policy's networks see the world: the observation scaler, action bounds and reward scale.
+
+It is part of the model. A policy cannot be saved or used without it.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from gemrl.data.dataset import Dataset
+from gemrl.data.tasks import RewardTransform
+from gemrl.errors import BundleError
+from gemrl.methods.protocol import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """Scaler, bounds and reward transform."""
+
+    obs_mean: Float32[np.ndarray, " s"]
+    obs_std: Float32[np.ndarray, " s"]
+    action_low: Float32[np.ndarray, " a"]
+    action_high: Float32[np.ndarray, " a"]
+    reward_scale: float
+    reward_shift: float
+
+    @property
+    def obs_dim(self) -> int:
+        """Observation dimensions."""
+        return len(self.obs_mean)
+
+    @property
+    def action_dim(self) -> int:
+        """Action dimensions."""
+        return len(self.action_low)
+
+    @property
+    def action_middle(self) -> Float32[np.ndarray, " a"]:
+        """Centre of the action bounds."""
+        return (self.action_low + self.action_high) / 2
+
+    @property
+    def action_half(self) -> Float32[np.ndarray, " a"]:
+        """Half the width of the action bounds."""
+        return (self.action_high - self.action_low) / 2
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists and numbers; float32 values survive the round trip exactly."""
+        return {
+            field.name: value.tolist() if isinstance(value, np.ndarray) else value
+            for field in fields(self)
+            for value in [getattr(self, field.name)]
+        }
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "Spec":
+        """The reverse of `to_json`, with what is wrong named."""
+        try:
+            arrays = {
+                name: np.array(values[name], dtype=np.float32)
+                for name in ("obs_mean", "obs_std", "action_low", "action_high")
+            }
+            spec = Spec(
+                **arrays,
+                reward_scale=float(values["reward_scale"]),
+                reward_shift=float(values["reward_shift"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise BundleError(f"manifest: the scaler or bounds cannot be read ({error})") from error
+        for name, array in arrays.items():
+            if array.ndim != 1 or not np.isfinite(array).all():
+                raise BundleError(f"manifest: {name} must be a list of finite numbers")
+        if spec.obs_mean.shape != spec.obs_std.shape or not (spec.obs_std > 0).all():
+            raise BundleError("manifest: obs_std must be positive and as long as obs_mean")
+        if spec.action_low.shape != spec.action_high.shape or not (
+            spec.action_low < spec.action_high
+        ).all():
+            raise BundleError("manifest: action_low must lie below action_high")
+        return spec
+
+
+def spec_of(dataset: Dataset, rewards: RewardTransform) -> Spec:
+    """Scaler and bounds of a dataset. A dimension that never changes keeps its scale."""
+    std = dataset.observations.std(axis=0, dtype=np.float64)
+    return Spec(
+        obs_mean=dataset.observations.mean(axis=0, dtype=np.float64).astype(np.float32),
+        obs_std=np.where(std > 1e-6, std, 1.0).astype(np.float32),
+        action_low=dataset.action_low,
+        action_high=dataset.action_high,
+        reward_scale=rewards.scale,
+        reward_shift=rewards.shift,
+    )
+
+
+def scale(dataset: Dataset, spec: Spec) -> Batch:
+    """The whole dataset as the networks see it."""
+    return Batch(
+        obs=(dataset.observations - spec.obs_mean) / spec.obs_std,
+        action=np.clip((dataset.actions - spec.action_middle) / spec.action_half, -1, 1),
+        reward=spec.reward_scale * dataset.rewards + np.float32(spec.reward_shift),
+        next_obs=(dataset.next_observations - spec.obs_mean) / spec.obs_std,
+        mask=dataset.masks,
+    )  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,66 @@
+"""Trees of arrays to and from safetensors files, by name. Such a file cannot hold code."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from gemrl.data.storage import atomic_path
+from gemrl.errors import BundleError
+
+
+def tree_names(tree: Any) -> list[str]:
+    """A name for each leaf, such as `actor/net/layers/0/weight`."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return ["/".join(str(getattr(k, "name", getattr(k, "idx", k))) for k in p) for p, _ in paths]
+
+
+def save_tree(path: Path, tree: Any, metadata: dict[str, str] | None = None) -> str:
+    """Write a tree atomically; returns the SHA-256 of the file."""
+    arrays = {
+        name: np.ascontiguousarray(leaf)
+        for name, leaf in zip(tree_names(tree), jax.tree.leaves(tree), strict=True)
+    }
+    data = save(arrays, metadata=metadata)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def load_metadata(path: Path) -> dict[str, str]:
+    """The text fields of a file's header."""
+    with _opened(path) as file:
+        return file.metadata() or {}
+
+
+def load_tree(path: Path, like: Any) -> Any:
+    """Read a tree of the structure, shapes and types of `like`."""
+    leaves, structure = jax.tree.flatten(like)
+    names = tree_names(like)
+    with _opened(path) as file:
+        found = set(file.keys())
+        if found != set(names):
+            odd = sorted(found ^ set(names))
+            raise BundleError(
+                f"{path}: the weights do not fit the configuration; missing or unknown: "
+                f"{', '.join(odd[:4])}{' ...' if len(odd) > 4 else ''}"
+            )
+        arrays = [file.get_tensor(name) for name in names]
+    for name, array, leaf in zip(names, arrays, leaves, strict=True):
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise BundleError(
+                f"{path}: {name} is {array.dtype}{array.shape} where the configuration needs "
+                f"{leaf.dtype}{leaf.shape}"
+            )
+    return jax.tree.unflatten(structure, [jax.numpy.asarray(array) for array in arrays])
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise BundleError(f"{path}: not a readable safetensors file ({error})") from error

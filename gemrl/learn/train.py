@@ -1,0 +1,225 @@
+"""Phase I from a dataset to a bundle."""
+
+import fcntl
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gemrl.data.dataset import Dataset
+from gemrl.data.tasks import RewardTransform, task_named
+from gemrl.decide.policy import Policy
+from gemrl.errors import TrainingError
+from gemrl.learn.bundle import MANIFEST, Bundle, config_to_json, load_bundle, save_bundle
+from gemrl.learn.calibration import calibrate
+from gemrl.learn.checkpoint import identity, load_checkpoint, save_checkpoint
+from gemrl.learn.loop import pack, phase_key, run_updates
+from gemrl.learn.spec import Spec, scale, spec_of
+from gemrl.methods import method_of
+from gemrl.methods.gem import GemConfig
+from gemrl.methods.protocol import Method, MethodConfig, Phase
+from gemrl.progress import Report, bar, console, silent
+
+METRICS = "metrics.jsonl"
+# Updates between two lines of metrics, which is also how long a compiled call runs.
+CHUNK = 500
+
+
+def train(
+    data: Dataset,
+    config: MethodConfig | None = None,
+    out: str | Path = "runs/gem",
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+) -> Policy:
+    """Train a policy and leave it as a bundle in the folder `out`.
+
+    With `resume` a run that was cut off goes on from its last checkpoint, to the same weights as if
+    it had never stopped; a finished one is loaded. Without, a folder in use is refused.
+    """
+    config = GemConfig() if config is None else config
+    method = method_of(config)
+    data.require_trainable()
+    out = Path(out)
+    run_identity = identity(config_to_json(config), method.name, data.fingerprint)
+    with _lock(out):
+        if (out / MANIFEST).exists():
+            return Policy(_finished(out, run_identity, resume, quiet))
+        if not resume and (out / METRICS).exists():
+            raise TrainingError(
+                f"{out} holds an unfinished run; resume it, or choose another output folder"
+            )
+        return Policy(_train(data, config, method, out, run_identity, quiet))
+
+
+def _finished(out: Path, run_identity: str, resume: bool, quiet: bool) -> Bundle:
+    bundle = load_bundle(out)
+    if not resume:
+        raise TrainingError(
+            f"{out} holds a finished run; resume it to use it as it is, or choose another folder"
+        )
+    if bundle.manifest["identity"] != run_identity:
+        raise TrainingError(
+            f"{out} holds a finished run of another method, configuration or dataset; choose "
+            "another output folder"
+        )
+    if not quiet:
+        console.print(f"{out} is trained already: nothing to do")
+    return bundle
+
+
+def _train(
+    data: Dataset, config: MethodConfig, method: Method, out: Path, run_identity: str, quiet: bool
+) -> Bundle:
+    train_rows, held_rows = data.split_episodes(config.holdout, config.seed)
+    rewards = task_named(data.task).rewards if data.task else RewardTransform()
+    training = data.select(train_rows)
+    spec = spec_of(training, rewards)
+    packed = pack(scale(training, spec))
+
+    init_key = jax.random.fold_in(jax.random.key(config.seed), 0)
+    # Copies, since the loop reuses the state's memory and fresh targets share the critics'.
+    state = jax.tree.map(jnp.copy, method.init(config, spec.obs_dim, spec.action_dim, init_key))
+    done = 0
+    found = load_checkpoint(out, state, run_identity, console.print)
+    if found is not None:
+        state, done = found
+        if not quiet:
+            console.print(f"resuming {out} after {done:,} updates")
+    _cut_metrics(out / METRICS, done)
+
+    start = 0
+    for phase in method.phases(config):
+        if done < start + phase.steps:
+            title = f"train {method.name}: {phase.name}"
+            with bar(title, phase.steps, "updates", quiet) as report:
+                state = _run_phase(
+                    state, packed, phase, start, done, config, spec, out, run_identity, report
+                )
+            done = start + phase.steps
+        start += phase.steps
+
+    models = method.models(state)
+    held = data.select(held_rows) if len(held_rows) else None
+    return save_bundle(
+        out,
+        method.name,
+        config,
+        models,
+        spec,
+        identity=run_identity,
+        task=data.task,
+        dataset={
+            "fingerprint": data.fingerprint,
+            "origin": data.origin,
+            "source": data.source,
+            "rows": len(data),
+            "episodes": len(data.episode_starts),
+            "held_out_rows": len(held_rows),
+        },
+        reference=_reference(data.task),
+        calibration=calibrate(models, spec, training, held),
+        updates={phase.name: phase.steps for phase in method.phases(config)},
+    )
+
+
+def _run_phase(
+    state: Any,
+    packed: jax.Array,
+    phase: Phase,
+    start: int,
+    done: int,
+    config: MethodConfig,
+    spec: Spec,
+    out: Path,
+    run_identity: str,
+    report: Report = silent,
+) -> Any:
+    """The rest of a phase that began after `start` updates, of which `done` in all are done."""
+    key = phase_key(config.seed, phase)
+    while done < start + phase.steps:
+        stops = (start + phase.steps, _after(done, CHUNK), _after(done, config.checkpoint_every))
+        stop = min(stops)
+        state, metrics = run_updates(
+            state,
+            packed,
+            key,
+            done - start,
+            stop - start,
+            update=phase.update,
+            config=config,
+            obs_dim=spec.obs_dim,
+            action_dim=spec.action_dim,
+        )
+        _log_metrics(out, phase.name, stop, {k: float(v) for k, v in metrics.items()})
+        done = stop
+        if done % config.checkpoint_every == 0:
+            save_checkpoint(out, state, done, run_identity)
+        report(done - start)
+    return state
+
+
+def _after(done: int, every: int) -> int:
+    """The next multiple of `every`."""
+    return (done // every + 1) * every
+
+
+def _log_metrics(out: Path, phase: str, done: int, metrics: dict[str, float]) -> None:
+    """Append a line of metrics, and stop where one of them is no longer a number."""
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"training diverged: {name} became {value} within {CHUNK} updates before update "
+                f"{done} ({phase}); the last good state is in {out / 'checkpoints'}. Lower the "
+                "learning rate or beta, or look at the data with `gemrl data inspect`"
+            )
+    line = json.dumps({"update": done, "phase": phase, **metrics})
+    with open(out / METRICS, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def _cut_metrics(path: Path, done: int) -> None:
+    """Drop lines of metrics past the checkpoint, or half a line, before going on from it."""
+    kept = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["update"] <= done:
+                    kept.append(line + "\n")
+            except (json.JSONDecodeError, KeyError):
+                break
+    path.write_text("".join(kept), encoding="utf-8")
+
+
+def read_metrics(run: str | Path) -> list[dict[str, Any]]:
+    """The metrics of a run, one dictionary a line."""
+    path = Path(run) / METRICS
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _reference(task: str | None) -> dict[str, Any] | None:
+    if task is None:
+        return None
+    low, high = task_named(task).reference
+    return {"low": low, "high": high, "origin": task_named(task).reference_origin}
+
+
+@contextmanager
+def _lock(out: Path) -> Iterator[None]:
+    """Keep a second run out of the folder. The lock ends with its process, however that ends."""
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TrainingError(f"another process is training into {out}") from None
+        yield

@@ -1,0 +1,51 @@
+"""The decision's score: a lower confidence bound on value plus support within the candidate set.
+
+`M` is the number of critics and `C` the number of candidates, anchor included.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+# Eq. 11: the paper's clamp on the standard deviation of a candidate set.
+MIN_STD = 1e-6
+
+
+def lcb(q: Float[Array, "m c"], lam: Float[Array, ""] | float) -> Float[Array, " c"]:
+    """Mean over the critics minus `lam` population standard deviations (Eq. 3, 8 and 9)."""
+    return jnp.mean(q, axis=0) - lam * jnp.std(q, axis=0)
+
+
+def moments(x: Float[Array, " c"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Mean and clamped population standard deviation over a candidate set (Eq. 11)."""
+    return jnp.mean(x), jnp.maximum(jnp.std(x), MIN_STD)
+
+
+def standardize(
+    x: Float[Array, "*c"], mean: Float[Array, ""], std: Float[Array, ""]
+) -> Float[Array, "*c"]:
+    """A value in standard deviations of a candidate set."""
+    return (x - mean) / std
+
+
+def zscore(x: Float[Array, " c"]) -> Float[Array, " c"]:
+    """Standardize within the candidate set (Eq. 2): zero for a single candidate."""
+    return standardize(x, *moments(x))
+
+
+def score(
+    value: Float[Array, " c"], support: Float[Array, " c"], wp: Float[Array, ""] | float
+) -> Float[Array, " c"]:
+    """Value plus `wp` times support (Eq. 4, Eq. 14)."""
+    return value + wp * support
+
+
+def top_k(scores: Float[Array, " c"], k: int) -> Int[Array, " k"]:
+    """Indices of the `min(k, C)` highest scores, best first; the lower index wins a tie."""
+    return jnp.argsort(-scores, stable=True)[: min(k, scores.shape[0])]
+
+
+def top_k_mean(
+    actions: Float[Array, "c a"], top: Int[Array, " k"]
+) -> Float[Array, " a"]:
+    """Mean of the best actions (Eq. 15, Eq. 78); with one, that action itself."""
+    return jnp.mean(actions[top], axis=0)

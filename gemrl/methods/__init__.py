@@ -1,0 +1,22 @@
+"""Phase I: one file a method, on the protocol in `protocol.py`."""
+
+from gemrl.errors import ConfigError
+from gemrl.methods import bc, gem, iql
+from gemrl.methods.protocol import Method, MethodConfig
+
+METHODS: dict[str, Method] = {m.name: m for m in (gem.METHOD, iql.METHOD, bc.METHOD)}
+
+
+def method_named(name: str) -> Method:
+    """The method of that name."""
+    if name not in METHODS:
+        raise ConfigError(f"method = {name!r}: must be one of {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def method_of(config: MethodConfig) -> Method:
+    """The method that a configuration is for."""
+    for method in METHODS.values():
+        if method.config is type(config):
+            return method
+    raise ConfigError(f"{type(config).__name__} is not the configuration of any method")

@@ -1,0 +1,122 @@
+"""The networks that the methods share. All work on scaled observations and actions in [-1, 1]."""
+
+import math
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from gemrl.maths.mixture import Mixture
+
+
+class Linear(eqx.Module):
+    """x @ weight + bias, with weights uniform within 1 / sqrt(fan-in)."""
+
+    weight: Float[Array, "i o"]
+    bias: Float[Array, " o"]
+
+    def __init__(self, inputs: int, outputs: int, key: Key[Array, ""], fan_in: int | None = None):
+        limit = 1 / math.sqrt(fan_in or inputs)
+        weight_key, bias_key = jax.random.split(key)
+        self.weight = jax.random.uniform(weight_key, (inputs, outputs), minval=-limit, maxval=limit)
+        self.bias = jax.random.uniform(bias_key, (outputs,), minval=-limit, maxval=limit)
+
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        return x @ self.weight + self.bias
+
+
+class Layers(eqx.Module):
+    """Linear layers with ReLU between them; the last is linear."""
+
+    layers: tuple[Linear, ...]
+
+    def __init__(self, sizes: Sequence[int], key: Key[Array, ""]):
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(map(Linear, sizes[:-1], sizes[1:], keys))
+
+    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
+        for layer in self.layers[:-1]:
+            x = jax.nn.relu(layer(x))
+        return self.layers[-1](x)
+
+
+class Value(eqx.Module):
+    """V(s)."""
+
+    net: Layers
+
+    def __init__(self, obs_dim: int, hidden: Sequence[int], key: Key[Array, ""]):
+        self.net = Layers((obs_dim, *hidden, 1), key)
+
+    def __call__(self, obs: Float[Array, "*b s"]) -> Float[Array, "*b"]:
+        return self.net(obs)[..., 0]
+
+
+class Critic(eqx.Module):
+    """Q(s, a). The first layer is kept in two parts, so that candidates share the state's part."""
+
+    from_state: Linear
+    from_action: Float[Array, "a h"]
+    net: Layers
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden: Sequence[int], key: Key[Array, ""]):
+        state_key, action_key, net_key = jax.random.split(key, 3)
+        fan_in = obs_dim + action_dim
+        self.from_state = Linear(obs_dim, hidden[0], state_key, fan_in=fan_in)
+        self.from_action = Linear(action_dim, hidden[0], action_key, fan_in=fan_in).weight
+        self.net = Layers((*hidden, 1), net_key)
+
+    def __call__(
+        self, obs: Float[Array, "*#b s"], action: Float[Array, "*#b a"]
+    ) -> Float[Array, "*b"]:
+        """Leading axes broadcast: one state `[S]` against candidates `[C, A]` gives `[C]`."""
+        first = jax.nn.relu(self.from_state(obs) + action @ self.from_action)
+        return self.net(first)[..., 0]
+
+
+class MixtureNet(eqx.Module):
+    """A conditional mixture: gates and means from the state, one log-std a component and dimension.
+
+    Means pass through tanh, so they lie within the action bounds. With one component it is the
+    unimodal Gaussian of plain IQL and of behaviour cloning.
+    """
+
+    net: Layers
+    log_std: Float[Array, "k a"]
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        components: int,
+        hidden: Sequence[int],
+        key: Key[Array, ""],
+    ):
+        net_key, spread_key = jax.random.split(key)
+        net = Layers((obs_dim, *hidden, components * (1 + action_dim)), net_key)
+        # Components that start on one another stay there: EM cannot tell them apart. Spread them.
+        means = jax.random.uniform(spread_key, (components * action_dim,), minval=-1, maxval=1)
+        bias = jnp.concatenate([jnp.zeros(components), means * (components > 1)])
+        self.net = eqx.tree_at(lambda n: n.layers[-1].bias, net, bias)
+        self.log_std = jnp.full((components, action_dim), -1.0)
+
+    def __call__(self, obs: Float[Array, "*b s"]) -> Mixture:
+        components, action_dim = self.log_std.shape
+        out = self.net(obs)
+        means = jnp.tanh(out[..., components:])
+        return Mixture(
+            jax.nn.log_softmax(out[..., :components], axis=-1),
+            means.reshape(*means.shape[:-1], components, action_dim),
+            jnp.broadcast_to(jnp.exp(self.log_std), (*means.shape[:-1], components, action_dim)),
+        )
+
+    def clamped(self, log_std_min: float, log_std_max: float) -> "MixtureNet":
+        """This network with its log-stds brought back into their range (Eq. 49).
+
+        The parameter itself is clamped after each update. Were it clamped on use only, one that
+        crossed the bound would have no gradient and never come back.
+        """
+        log_std = jnp.clip(self.log_std, log_std_min, log_std_max)
+        return eqx.tree_at(lambda net: net.log_std, self, log_std)

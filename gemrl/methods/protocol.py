@@ -1,0 +1,125 @@
+"""What a method is to the rest of the project, and the settings that every method has."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Key
+
+from gemrl.errors import ConfigError
+from gemrl.methods.networks import Critic, MixtureNet, Value
+
+Metrics = dict[str, Float[Array, ""]]
+
+
+class Batch(NamedTuple):
+    """A minibatch: scaled observations, actions in [-1, 1], transformed rewards.
+
+    `mask` is 0 where the value of the next state must not be bootstrapped (a true terminal), which
+    is not the same as the end of an episode.
+    """
+
+    obs: Float[Array, "b s"]
+    action: Float[Array, "b a"]
+    reward: Float[Array, " b"]
+    next_obs: Float[Array, "b s"]
+    mask: Float[Array, " b"]
+
+
+class Models(eqx.Module):
+    """What a trained method offers a decision: a proposal, perhaps critics, perhaps a density."""
+
+    actor: MixtureNet
+    behavior: MixtureNet | None
+    critics: tuple[Critic, ...]
+    value: Value | None
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Settings that every method has."""
+
+    steps: int = 50_000
+    """Updates of the main phase."""
+    seed: int = 0
+    """Seed of initial weights, minibatches and the held-out split."""
+    batch_size: int = 256
+    """Transitions in a minibatch."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Width of each hidden layer."""
+    log_std_min: float = -3.0
+    """Floor of a component's log standard deviation, with actions in [-1, 1]. It decides the
+    density's spikes where actions saturate."""
+    log_std_max: float = 0.0
+    """Ceiling of a component's log standard deviation."""
+    holdout: float = 0.05
+    """Share of the episodes kept from training for held-out likelihood and calibration."""
+    checkpoint_every: int = 10_000
+    """Updates between checkpoints."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{field.name} = {value}: must be finite")
+        self.require("steps", self.steps >= 0, "at least 0")
+        self.require("seed", 0 <= self.seed < 2**32, "from 0 to 2**32 - 1")
+        self.require("batch_size", self.batch_size >= 1, "at least 1")
+        self.require("learning_rate", self.learning_rate > 0, "above 0")
+        self.require("hidden", bool(self.hidden) and min(self.hidden) >= 1, "positive widths")
+        self.require("log_std_min", self.log_std_min <= self.log_std_max, "at most log_std_max")
+        self.require("holdout", 0 <= self.holdout < 1, "from 0 to below 1")
+        self.require("checkpoint_every", self.checkpoint_every >= 1, "at least 1")
+
+    def require(self, name: str, holds: bool, allowed: str) -> None:
+        """Raise an error that names the field, its value and what is allowed."""
+        if not holds:
+            raise ConfigError(f"{name} = {getattr(self, name)!r}: must be {allowed}")
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """The optimizer of every network."""
+        return optax.adam(self.learning_rate)
+
+
+class Phase(NamedTuple):
+    """A stretch of training with one update rule: `update(state, batch, config)`."""
+
+    name: str
+    steps: int
+    update: Callable[[Any, Batch, Any], tuple[Any, Metrics]]
+
+
+class Method(NamedTuple):
+    """A method as the training loop and the bundle see it."""
+
+    name: str
+    config: type[MethodConfig]
+    init: Callable[[Any, int, int, Key[Array, ""]], Any]
+    """`init(config, obs_dim, action_dim, key)` gives the state that training carries along."""
+    phases: Callable[[Any], tuple[Phase, ...]]
+    models: Callable[[Any], Models]
+
+
+def descend(
+    loss: Callable[[Any], tuple[Float[Array, ""], Metrics]],
+    params: Any,
+    opt_state: optax.OptState,
+    config: MethodConfig,
+) -> tuple[Any, optax.OptState, Metrics]:
+    """One optimizer step on `loss(params)`, which returns the loss and its metrics."""
+    (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    updates, opt_state = config.optimizer().update(grads, opt_state)
+    return optax.apply_updates(params, updates), opt_state, metrics
+
+
+def floor_share(net: MixtureNet, config: MethodConfig) -> Float[Array, ""]:
+    """Share of a mixture's log-stds that sit at the floor."""
+    return jnp.mean(net.log_std <= config.log_std_min)
