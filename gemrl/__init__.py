@@ -1,1 +1,66 @@
+"""gemrl: offline reinforcement learning that people can deploy.
+
+Train once from logs with GEM (Guided Expectation-Maximization), then tune decisions at run time and
+audit every one of them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from gemrl.data.dataset import Dataset, from_arrays
+    from gemrl.data.readers import load_dataset
+    from gemrl.decide.decision import Decision
+    from gemrl.decide.knobs import Cosine, Knobs
+    from gemrl.decide.policy import Policy, load
+    from gemrl.errors import GemrlError
+    from gemrl.evaluate.rollouts import evaluate
+    from gemrl.learn.train import train
+    from gemrl.maths.mixture import Mixture
+    from gemrl.methods.bc import BcConfig
+    from gemrl.methods.gem import GemConfig
+    from gemrl.methods.iql import IqlConfig
+
+__all__ = [
+    "BcConfig",
+    "Cosine",
+    "Dataset",
+    "Decision",
+    "GemConfig",
+    "GemrlError",
+    "IqlConfig",
+    "Knobs",
+    "Mixture",
+    "Policy",
+    "evaluate",
+    "from_arrays",
+    "load",
+    "load_dataset",
+    "train",
+]
+
+_HOMES = {
+    "gemrl.data.dataset": ("Dataset", "from_arrays"),
+    "gemrl.data.readers": ("load_dataset",),
+    "gemrl.decide.decision": ("Decision",),
+    "gemrl.decide.knobs": ("Cosine", "Knobs"),
+    "gemrl.decide.policy": ("Policy", "load"),
+    "gemrl.errors": ("GemrlError",),
+    "gemrl.evaluate.rollouts": ("evaluate",),
+    "gemrl.learn.train": ("train",),
+    "gemrl.maths.mixture": ("Mixture",),
+    "gemrl.methods.bc": ("BcConfig",),
+    "gemrl.methods.gem": ("GemConfig",),
+    "gemrl.methods.iql": ("IqlConfig",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `gemrl --help` need not wait for JAX."""
+    from importlib import import_module
+
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'gemrl' has no attribute {name!r}")

@@ -1,5 +1,6 @@
 """What a person sees of a long step: a bar with rate and time left, or plain lines in a log."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -56,34 +57,56 @@ def make_progress(unit: str) -> Progress:
 
 @contextmanager
 def bar(title: str, total: int, unit: str, quiet: bool = False) -> Iterator[Report]:
-    """A progress bar for one step. Where standard error is no terminal, a line every ten seconds."""
-    if quiet:
-        yield silent
-        return
-    if not console.is_terminal:
-        with _lines(title, total, unit) as report:
-            yield report
-        return
-    with make_progress(unit) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda done: progress.update(task, completed=done)
+    """A progress bar for one step."""
+    with bars(unit, {title: total}, quiet) as report:
+        yield lambda done: report(title, done)
 
 
 @contextmanager
-def _lines(title: str, total: int, unit: str) -> Iterator[Report]:
-    started = last = time.monotonic()
-    print(f"{title}: {total:,} {unit}", file=sys.stderr, flush=True)
+def bars(
+    unit: str, totals: dict[str, int], quiet: bool = False
+) -> Iterator[Callable[[str, int], None]]:
+    """Progress bars for steps that run side by side: call with a title and the units done.
 
-    def report(done: int) -> None:
-        nonlocal last
+    Where standard error is no terminal there is a line for each every ten seconds instead.
+    """
+    if quiet:
+        yield lambda title, done: None
+    elif console.is_terminal:
+        with make_progress(unit) as progress:
+            tasks = {t: progress.add_task(t, total=n, start=False) for t, n in totals.items()}
+
+            def update(title: str, done: int) -> None:
+                progress.start_task(tasks[title])
+                progress.update(tasks[title], completed=done)
+
+            yield update
+    else:
+        yield _Lines(unit, totals)
+
+
+class _Lines:
+    """Progress as lines of a log."""
+
+    def __init__(self, unit: str, totals: dict[str, int]):
+        self.unit = unit
+        self.totals = totals
+        self.started: dict[str, float] = {}
+        self.said: dict[str, float] = {}
+
+    def __call__(self, title: str, done: int) -> None:
         now = time.monotonic()
-        if now - last < 10 or done <= 0:
-            return
-        last = now
-        rate = done / (now - started)
-        left = clock((total - done) / rate)
-        line = f"{title}: {done:,} of {total:,}, {rate:,.0f} {unit}/s, {left} left"
-        print(line, file=sys.stderr, flush=True)
+        total = self.totals[title]
+        started = self.started.setdefault(title, now)
+        if done >= total and self.said.get(title) != math.inf:
+            self.said[title] = math.inf
+            self._say(f"{title}: {total:,} {self.unit} done in {clock(now - started)}")
+        elif done < total and now - self.said.setdefault(title, now) >= 10 and now > started:
+            self.said[title] = now
+            rate = done / (now - started)
+            left = f", {clock((total - done) / rate)} left" if rate else ""
+            self._say(f"{title}: {done:,} of {total:,}, {rate:,.0f} {self.unit}/s{left}")
 
-    yield report
-    print(f"{title}: done in {clock(time.monotonic() - started)}", file=sys.stderr, flush=True)
+    @staticmethod
+    def _say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)

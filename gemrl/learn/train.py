@@ -5,12 +5,12 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from gemrl.data.dataset import Dataset
 from gemrl.data.tasks import RewardTransform, task_named
@@ -24,7 +24,7 @@ from gemrl.learn.spec import Spec, scale, spec_of
 from gemrl.methods import method_of
 from gemrl.methods.gem import GemConfig
 from gemrl.methods.protocol import Method, MethodConfig, Phase
-from gemrl.progress import Report, bar, console, silent
+from gemrl.progress import Report, bar, console
 
 METRICS = "metrics.jsonl"
 # Updates between two lines of metrics, which is also how long a compiled call runs.
@@ -75,6 +75,17 @@ def _finished(out: Path, run_identity: str, resume: bool, quiet: bool) -> Bundle
     return bundle
 
 
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What stays the same through a run."""
+
+    config: MethodConfig
+    spec: Spec
+    packed: jax.Array
+    out: Path
+    identity: str
+
+
 def _train(
     data: Dataset, config: MethodConfig, method: Method, out: Path, run_identity: str, quiet: bool
 ) -> Bundle:
@@ -82,7 +93,7 @@ def _train(
     rewards = task_named(data.task).rewards if data.task else RewardTransform()
     training = data.select(train_rows)
     spec = spec_of(training, rewards)
-    packed = pack(scale(training, spec))
+    run = _Run(config, spec, pack(scale(training, spec)), out, run_identity)
 
     init_key = jax.random.fold_in(jax.random.key(config.seed), 0)
     # Copies, since the loop reuses the state's memory and fresh targets share the critics'.
@@ -100,9 +111,7 @@ def _train(
         if done < start + phase.steps:
             title = f"train {method.name}: {phase.name}"
             with bar(title, phase.steps, "updates", quiet) as report:
-                state = _run_phase(
-                    state, packed, phase, start, done, config, spec, out, run_identity, report
-                )
+                state = _run_phase(run, state, phase, start, done, report)
             done = start + phase.steps
         start += phase.steps
 
@@ -130,38 +139,27 @@ def _train(
     )
 
 
-def _run_phase(
-    state: Any,
-    packed: jax.Array,
-    phase: Phase,
-    start: int,
-    done: int,
-    config: MethodConfig,
-    spec: Spec,
-    out: Path,
-    run_identity: str,
-    report: Report = silent,
-) -> Any:
+def _run_phase(run: "_Run", state: Any, phase: Phase, start: int, done: int, report: Report) -> Any:
     """The rest of a phase that began after `start` updates, of which `done` in all are done."""
-    key = phase_key(config.seed, phase)
+    key = phase_key(run.config.seed, phase)
+    every = run.config.checkpoint_every
     while done < start + phase.steps:
-        stops = (start + phase.steps, _after(done, CHUNK), _after(done, config.checkpoint_every))
-        stop = min(stops)
+        stop = min(start + phase.steps, _after(done, CHUNK), _after(done, every))
         state, metrics = run_updates(
             state,
-            packed,
+            run.packed,
             key,
             done - start,
             stop - start,
             update=phase.update,
-            config=config,
-            obs_dim=spec.obs_dim,
-            action_dim=spec.action_dim,
+            config=run.config,
+            obs_dim=run.spec.obs_dim,
+            action_dim=run.spec.action_dim,
         )
-        _log_metrics(out, phase.name, stop, {k: float(v) for k, v in metrics.items()})
         done = stop
-        if done % config.checkpoint_every == 0:
-            save_checkpoint(out, state, done, run_identity)
+        _log_metrics(run.out, phase.name, done, {k: float(v) for k, v in metrics.items()})
+        if done % every == 0:
+            save_checkpoint(run.out, state, done, run.identity)
         report(done - start)
     return state
 
@@ -204,6 +202,15 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def last_update(path: Path) -> int:
+    """Updates that a run's metrics speak of so far; 0 before the first line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return int(json.loads(lines[-1])["update"])
+    except (OSError, IndexError, json.JSONDecodeError):
+        return 0
 
 
 def _reference(task: str | None) -> dict[str, Any] | None:

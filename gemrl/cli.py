@@ -1,0 +1,389 @@
+"""The `gemrl` command. Each command is thin: it reads its words and calls the library.
+
+Exit code 0 on success, 2 on a user's mistake with one line on standard error, 1 on anything else.
+"""
+
+import contextlib
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional
+
+from gemrl.errors import ConfigError, GemrlError, KnobError
+
+Config = TypeVar("Config")
+
+
+@dataclass
+class DemoArgs:
+    """Regenerate Maze2D-umaze data, train GEM and its baselines, evaluate, and write a report."""
+
+    steps: int = 20_000
+    """Training updates of each method."""
+    seeds: int = 1
+    """Training seeds."""
+    episodes: int = 50
+    """Test episodes a setting."""
+    out: Path = Path("runs/demo")
+    """Folder for policies, rows and the report."""
+
+
+@dataclass
+class DataListArgs:
+    """List the known tasks and which datasets are at hand."""
+
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass
+class DataMakeArgs:
+    """Regenerate a task's dataset by its published recipe."""
+
+    task: Positional[str]
+    """Name of the task."""
+    steps: int | None = None
+    """Transitions; by default as many as the published dataset has."""
+    seed: int = 0
+    """The same seed gives the same data."""
+    out: Path | None = None
+    """File to write; by default the cache folder, where commands find it by the task's name."""
+
+
+@dataclass
+class DataInspectArgs:
+    """Say what one must know of a dataset before training on it."""
+
+    file: Positional[str]
+    """Path of an .hdf5 or .npz file, or a task's name."""
+    task: str | None = None
+    """Task of a file that does not name it."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass
+class TrainArgs(Generic[Config]):
+    """Train a policy from a dataset (Phase I). Other methods have other settings: see
+    `gemrl train --method iql --help`."""
+
+    dataset: Positional[str]
+    """Path of an .hdf5 or .npz file, or a task's name."""
+    config: OmitArgPrefixes[Config]
+    method: str = "gem"
+    """gem, iql or bc."""
+    out: Path | None = None
+    """Folder of the run; by default runs/METHOD."""
+    resume: bool = False
+    """Go on with a run that was cut off; a finished run is left as it is."""
+    task: str | None = None
+    """Task of a file that does not name it: gives action bounds, reward scale and reference."""
+
+
+@dataclass
+class KnobArgs:
+    """The knobs of a decision."""
+
+    n: int | None = None
+    """Candidates beside the anchor; 0 is the anchor alone."""
+    lam: float | None = None
+    """Pessimism: critics' standard deviations taken off their mean."""
+    wp: float | None = None
+    """Constant weight of behaviour support against value."""
+    wp_end: float | None = None
+    """Let the weight fall from 1 to this value over the task's horizon instead."""
+    k_smooth: int | None = None
+    """Execute the mean of this many best candidates."""
+    source: Literal["actor", "behavior", "unimodal"] | None = None
+    """Where candidates come from."""
+    anchor: Literal["mode", "barycenter", "none"] | None = None
+    """The deterministic candidate."""
+    support: Literal["zscore", "raw"] | None = None
+    """Support standardized within the candidate set, or as log density."""
+    value: Literal["raw", "zscore"] | None = None
+    """The lower bound on value as it is, or standardized as support is."""
+
+
+@dataclass
+class EvalArgs:
+    """Run a policy in its task's environment and add a row an episode to RUN/rows.jsonl."""
+
+    run: Positional[Path]
+    """Folder of a trained run."""
+    knobs: OmitArgPrefixes[KnobArgs]
+    episodes: int | None = None
+    """Episodes; by default as many as the task's protocol has."""
+    protocol: Literal["validation", "test"] = "test"
+    """Which seeds: knobs are chosen on validation, scores told on test."""
+    task: str | None = None
+    """Task of a policy whose data names none."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass
+class AuditArgs:
+    """Judge a policy on its dataset, with no environment: fit, support and critics' spread."""
+
+    run: Positional[Path]
+    """Folder of a trained run."""
+    knobs: OmitArgPrefixes[KnobArgs]
+    dataset: str | None = None
+    """The dataset it was trained on; by default where it was read from."""
+    states: int = 1000
+    """Held-out states to decide at."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass
+class ReportArgs:
+    """Write one self-contained HTML page about trained runs, out of their rows and bundles."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Folders of trained runs."""
+    out: Path | None = None
+    """File to write; by default report.html in the first run's folder."""
+
+
+def demo(args: DemoArgs) -> None:
+    """Run the whole slice."""
+    from gemrl.demo import run_demo
+
+    run_demo(steps=args.steps, seeds=args.seeds, episodes=args.episodes, out=args.out)
+
+
+def data_list(args: DataListArgs) -> None:
+    """List tasks."""
+    from gemrl.data.storage import genuine_path, regenerated_path
+    from gemrl.data.tasks import TASKS
+
+    rows = [
+        {
+            "task": task.name,
+            "published_steps": task.published_steps,
+            "genuine": genuine_path(task.name).exists(),
+            "regenerated": regenerated_path(task.name).exists(),
+        }
+        for task in TASKS.values()
+    ]
+    if args.json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        have = [origin for origin in ("genuine", "regenerated") if row[origin]]
+        print(f"{row['task']:20} {row['published_steps']:>10,} steps   {', '.join(have) or 'none'}")
+
+
+def data_make(args: DataMakeArgs) -> None:
+    """Regenerate a dataset."""
+    from gemrl.data.recipes import make_dataset
+    from gemrl.data.storage import regenerated_path
+    from gemrl.data.tasks import task_named
+    from gemrl.progress import bar
+
+    task = task_named(args.task)
+    steps = task.published_steps if args.steps is None else args.steps
+    out = args.out or regenerated_path(task.name)
+    with bar(f"make {task.name}", steps, "steps") as report:
+        make_dataset(task, steps, args.seed, out, report)
+    print(out)
+
+
+def data_inspect(args: DataInspectArgs) -> None:
+    """Inspect a dataset."""
+    from gemrl.data.inspect import describe, inspect
+    from gemrl.data.readers import load_dataset
+
+    report = inspect(load_dataset(args.file, task=args.task))
+    print(json.dumps(report, indent=2) if args.json else describe(report))
+
+
+def train(args: TrainArgs[Any]) -> None:
+    """Train a policy."""
+    from gemrl.data.readers import load_dataset
+    from gemrl.learn.train import train as train_policy
+
+    out = args.out or Path("runs") / args.method
+    data = load_dataset(args.dataset, task=args.task)
+    train_policy(data, args.config, out, resume=args.resume)
+    print(out)
+
+
+def evaluate(args: EvalArgs) -> None:
+    """Evaluate a policy."""
+    from gemrl.decide.policy import load
+    from gemrl.evaluate.rollouts import evaluate as evaluate_policy
+    from gemrl.evaluate.rows import ROWS
+    from gemrl.evaluate.table import line
+
+    policy = load(args.run)
+    task = args.task or policy.bundle.manifest["task"]
+    rows = evaluate_policy(
+        policy,
+        knobs_from(args.knobs, policy, task),
+        episodes=args.episodes,
+        protocol=args.protocol,
+        task=args.task,
+        rows_file=args.run / ROWS,
+    )
+    summary = line(args.protocol, rows)
+    first = rows[0]
+    if args.json:
+        answer = {
+            "protocol": args.protocol,
+            "task": first.task,
+            "environment": first.env_id,
+            "simulator": first.simulator,
+            "data": first.data_origin,
+            "method": first.method,
+            "updates": first.updates,
+            "episodes": len(rows),
+            "knobs": first.knobs,
+            "score": summary.score.mean,
+            "stderr": summary.score.stderr,
+            "return": sum(row.episode_return for row in rows) / len(rows),
+            "violation": summary.violation,
+            "collapse_dist": summary.collapse_dist,
+            "support_z": summary.support_z,
+        }
+        print(json.dumps(answer))
+        return
+    print(
+        f"{first.task} ({first.data_origin} data, {first.simulator}), {first.method} after "
+        f"{first.updates:,} updates, {len(rows)} {args.protocol} episodes"
+    )
+    print(f"  score {summary.score}, violation {summary.cells[2]}, collapse {summary.cells[3]}, "
+          f"support z {summary.cells[4]}")
+    print(f"  rows in {args.run / ROWS}")
+
+
+def audit(args: AuditArgs) -> None:
+    """Audit a policy."""
+    from gemrl.data.readers import load_dataset
+    from gemrl.decide.policy import load
+    from gemrl.evaluate.audit import audit as audit_policy
+    from gemrl.evaluate.audit import describe
+
+    policy = load(args.run)
+    manifest = policy.bundle.manifest
+    data = load_dataset(args.dataset or manifest["dataset"]["source"], task=manifest["task"])
+    report = audit_policy(
+        policy, data, knobs_from(args.knobs, policy, manifest["task"]), states=args.states
+    )
+    print(json.dumps(report, indent=2) if args.json else describe(report))
+
+
+def report(args: ReportArgs) -> None:
+    """Write a page."""
+    from gemrl.evaluate.report import write_report
+
+    if not args.runs:
+        raise ConfigError("report needs at least one run folder")
+    print(write_report(args.runs, args.out or args.runs[0] / "report.html"))
+
+
+def knobs_from(args: KnobArgs, policy: Any, task: str | None) -> Any:
+    """The policy's own defaults with what the command line says."""
+    from dataclasses import replace
+
+    from gemrl.data.tasks import task_named
+    from gemrl.decide.knobs import Cosine
+
+    given = {k: v for k, v in vars(args).items() if v is not None and k != "wp_end"}
+    if args.wp_end is not None:
+        if args.wp is not None:
+            raise KnobError("--wp and --wp-end exclude each other: a constant or a schedule")
+        if task is None:
+            raise KnobError("--wp-end needs the task's horizon: say which task with --task")
+        given["wp"] = Cosine(args.wp_end, task_named(task).horizon)
+    return replace(policy.default_knobs, **given)
+
+
+def _train_parser(words: Sequence[str]) -> Any:
+    """The settings of `train` are those of the method that the words name."""
+    from gemrl.methods import method_named
+
+    name = "gem"
+    for i, word in enumerate(words):
+        if word == "--method" and i + 1 < len(words):
+            name = words[i + 1]
+        elif word.startswith("--method="):
+            name = word.split("=", 1)[1]
+    return TrainArgs[method_named(name).config]
+
+
+Command = tuple[Callable[[Sequence[str]], Any], Callable[[Any], None], str]
+
+COMMANDS: dict[str, Command] = {
+    "demo": (lambda _: DemoArgs, demo, "data, training, evaluation and a report in one go"),
+    "data list": (lambda _: DataListArgs, data_list, "tasks and the datasets at hand"),
+    "data make": (lambda _: DataMakeArgs, data_make, "regenerate a task's dataset"),
+    "data inspect": (lambda _: DataInspectArgs, data_inspect, "what to know before training"),
+    "train": (_train_parser, train, "train a policy from a dataset"),
+    "eval": (lambda _: EvalArgs, evaluate, "run a policy in its environment"),
+    "audit": (lambda _: AuditArgs, audit, "judge a policy on its dataset, with no environment"),
+    "report": (lambda _: ReportArgs, report, "one HTML page out of rows and bundles"),
+}
+
+
+def usage() -> str:
+    """What `gemrl --help` prints."""
+    lines = "\n".join(f"  gemrl {name:14} {text}" for name, (_, _, text) in COMMANDS.items())
+    return (
+        "gemrl: offline reinforcement learning that people can deploy\n\n"
+        f"{lines}\n\n`gemrl COMMAND --help` explains a command; `gemrl --version` tells the version."
+    )
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    words = list(sys.argv[1:] if words is None else words)
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if words[0] == "--version":
+        import gemrl
+
+        print(gemrl.__version__)
+        return 0
+    try:
+        name = next((n for n in COMMANDS if words[: len(n.split())] == n.split()), None)
+        if name is None:
+            raise ConfigError(
+                f"unknown command {' '.join(words[:2])!r}; commands are {', '.join(COMMANDS)}"
+            )
+        parser, run, _ = COMMANDS[name]
+        rest = words[len(name.split()) :]
+        args = _parse(parser(rest), name, rest)
+        if isinstance(args, int):
+            return args
+        run(args)
+    except GemrlError as error:
+        print(f"gemrl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("gemrl: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parse(kind: Any, name: str, words: Sequence[str]) -> Any:
+    """The arguments; an exit code where help was asked for. A mistake becomes one line."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(kind, args=words, prog=f"gemrl {name}")
+    except SystemExit as stop:
+        if not stop.code:
+            return 0
+        plain = re.sub(r"\x1b\[[0-9;]*m|[╭╮╰╯│─]", " ", complaint.getvalue())
+        said = " ".join(plain.split())
+        raise ConfigError(f"{name}: {said}") from None

@@ -1,0 +1,1 @@
+"""Rollouts, the rows they leave, and what is made of rows."""

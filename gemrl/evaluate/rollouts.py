@@ -1,0 +1,137 @@
+"""Episodes of a policy in its task's environment, all of them stepped together."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from gemrl.data.tasks import Task, task_named
+from gemrl.decide.decision import Decision
+from gemrl.decide.knobs import Knobs
+from gemrl.decide.policy import Policy
+from gemrl.envs.maze2d import Maze2D
+from gemrl.errors import ConfigError, TaskError
+from gemrl.evaluate.rows import PROTOCOLS, Row, append_rows, cell_of, read_rows
+from gemrl.maths.statistics import normalized_score
+from gemrl.progress import Report, bar, silent
+
+# Episodes whose paths are kept for pictures.
+PATHS_KEPT = 32
+
+
+def evaluate(
+    policy: Policy,
+    knobs: Knobs | None = None,
+    *,
+    episodes: int | None = None,
+    protocol: str = "test",
+    task: str | None = None,
+    rows_file: str | Path | None = None,
+    quiet: bool = False,
+) -> list[Row]:
+    """Rows of `episodes` episodes of a protocol, one each.
+
+    With `rows_file` they are appended there, and episodes that it already holds are not run again.
+    """
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"protocol = {protocol!r}: must be one of {', '.join(PROTOCOLS)}")
+    name = task or policy.bundle.manifest["task"]
+    if name is None:
+        raise TaskError("this policy's data names no task: say which with task=... or --task")
+    chosen = task_named(name)
+    count = chosen.episodes if episodes is None else episodes
+    seeds = PROTOCOLS[protocol]
+    if not 1 <= count <= len(seeds):
+        raise ConfigError(f"episodes = {count}: must be from 1 to {len(seeds):,}")
+    knobs = policy.default_knobs if knobs is None else knobs
+
+    cell = cell_of(policy.digest, name, protocol, knobs.to_json())
+    found = {}
+    if rows_file is not None:
+        found = {r.episode_seed: r for r in read_rows(rows_file) if r.cell == cell}
+    wanted = [seed for seed in seeds[:count] if seed not in found]
+    if wanted:
+        with bar(f"{protocol}: {policy.method}, {knobs.describe()}", chosen.horizon, "steps", quiet) as b:
+            rows, paths = rollout(policy, knobs, chosen, np.array(wanted), protocol, b)
+        found |= {row.episode_seed: row for row in rows}
+        if rows_file is not None:
+            append_rows(Path(rows_file), rows)
+            _keep_paths(Path(rows_file).parent, cell, paths)
+    return [found[seed] for seed in seeds[:count]]
+
+
+def rollout(
+    policy: Policy,
+    knobs: Knobs,
+    task: Task,
+    episode_seeds: np.ndarray,
+    protocol: str,
+    report: Report = silent,
+) -> tuple[list[Row], np.ndarray]:
+    """One episode a seed. Returns rows and the observations [T + 1, E, S] along the way."""
+    env = Maze2D(task, len(episode_seeds))
+    observations = [env.reset(episode_seeds)]
+    # Each step of each episode has a decision seed of its own, whoever shares the batch.
+    decision_seeds = np.stack(
+        [np.random.default_rng([s, 1]).integers(2**32, size=task.horizon) for s in episode_seeds]
+    )
+    returns = np.zeros(len(episode_seeds))
+    audits: list[dict[str, np.ndarray]] = []
+    for t in range(task.horizon):
+        decision = policy.decide(observations[-1], knobs, seed=decision_seeds[:, t], t=t)
+        audits.append(audit_fields(decision))
+        observation, rewards = env.step(decision.action)
+        observations.append(observation)
+        returns += rewards
+        report(t + 1)
+
+    means = {name: np.mean([step[name] for step in audits], axis=0) for name in audits[0]}
+    manifest = policy.bundle.manifest
+    rows = [
+        Row(
+            task=task.name,
+            env_id=task.env_id,
+            simulator=env.version,
+            method=policy.method,
+            bundle=policy.digest,
+            data_origin=manifest["dataset"]["origin"],
+            train_seed=manifest["config"]["seed"],
+            updates=manifest["updates"]["main"],
+            protocol=protocol,
+            episode_seed=int(seed),
+            knobs=knobs.to_json(),
+            episode_return=float(returns[i]),
+            score=normalized_score(float(returns[i]), *task.reference),
+            length=task.horizon,
+            **{k: None if np.isnan(v[i]) else float(v[i]) for k, v in means.items()},
+        )
+        for i, seed in enumerate(episode_seeds)
+    ]
+    return rows, np.stack(observations)
+
+
+def audit_fields(decision: Decision) -> dict[str, np.ndarray]:
+    """The audited quantities of each decision of a batch, straight from the record."""
+    without_support = np.isnan(decision.executed_support_z)
+    nothing = np.where(without_support, np.nan, 0.0)
+    return {
+        "violation": decision.violation + nothing,
+        "collapse_dist": decision.collapse_dist,
+        "support_z": decision.chosen_support_z,
+        "executed_violation": decision.executed_violation + nothing,
+        "executed_collapse_dist": decision.executed_collapse_dist,
+        "executed_support_z": decision.executed_support_z,
+        "lcb_spread": decision.lcb.std(axis=-1),
+    }
+
+
+def paths_file(folder: Path, cell: str) -> Path:
+    """Where the paths of a cell's first episodes are kept."""
+    return folder / "paths" / f"{hashlib.sha256(cell.encode()).hexdigest()[:16]}.npz"
+
+
+def _keep_paths(folder: Path, cell: str, observations: np.ndarray) -> None:
+    path = paths_file(folder, cell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = observations[:, :PATHS_KEPT].astype(np.float32)
+    np.savez_compressed(path, observations=kept)

@@ -1,0 +1,86 @@
+"""Evaluation rows: one an episode, kept first. Every table and picture is a function of rows."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gemrl.errors import DataError
+
+ROWS = "rows.jsonl"
+
+PROTOCOLS = {"validation": range(0, 1_000_000), "test": range(1_000_000, 2_000_000)}
+"""Seeds of evaluation episodes. Knobs are chosen on validation seeds, scores told on test seeds."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One evaluation episode."""
+
+    task: str
+    env_id: str
+    simulator: str
+    method: str
+    bundle: str
+    """Digest of the policy."""
+    data_origin: str
+    train_seed: int
+    updates: int
+    protocol: str
+    episode_seed: int
+    knobs: dict[str, Any]
+    episode_return: float
+    score: float
+    """Normalized by the task's reference returns."""
+    length: int
+    violation: float | None
+    """Share of steps whose chosen candidate has support_z below -2."""
+    collapse_dist: float | None
+    support_z: float | None
+    executed_violation: float | None
+    executed_collapse_dist: float | None
+    executed_support_z: float | None
+    lcb_spread: float | None
+    """Mean standard deviation of the lower bound over a candidate set: read w_p beside it."""
+
+    @property
+    def cell(self) -> str:
+        """What episodes of one setting share."""
+        return cell_of(self.bundle, self.task, self.protocol, self.knobs)
+
+
+def cell_of(bundle: str, task: str, protocol: str, knobs: dict[str, Any]) -> str:
+    """The name of a cell: one policy, task, protocol and setting of knobs."""
+    return json.dumps([bundle, task, protocol, knobs], sort_keys=True)
+
+
+def append_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Add rows at the end of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(asdict(row)) + "\n" for row in rows))
+        file.flush()
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """The rows of a file; none where there is no file. A last line cut short is left out."""
+    path = Path(path)
+    if not path.exists():
+        return []
+    names = {field.name for field in fields(Row)}
+    rows = []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise DataError(f"{path}, line {number}: not a row ({error})") from error
+        if not isinstance(values, dict) or set(values) != names:
+            raise DataError(f"{path}, line {number}: not a row of this version of gemrl")
+        rows.append(Row(**values))
+    return rows

@@ -1,0 +1,77 @@
+"""Rows as a table that a person understands."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemrl.evaluate.choose import score_of
+from gemrl.evaluate.rows import Row
+from gemrl.maths.statistics import Estimate
+
+# With fewer candidates than this none can lie two standard deviations below their mean.
+FEWEST_FOR_VIOLATION = 6
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: a setting, its score and its audits."""
+
+    label: str
+    score: Estimate
+    violation: float | None
+    collapse_dist: float | None
+    support_z: float | None
+    candidates: int
+
+    @property
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The line as text."""
+        possible = self.candidates >= FEWEST_FOR_VIOLATION
+        return (
+            self.label,
+            str(self.score),
+            _text(self.violation, ".3f") if possible else "–",
+            _text(self.collapse_dist, ".3f"),
+            _text(self.support_z, "+.2f"),
+        )
+
+
+HEADINGS = ("decision", "score", "violation", "collapse", "support z")
+LEGEND = (
+    "score: normalized (0 = random policy, 100 = D4RL's reference controller), mean ± standard "
+    "error",
+    "violation: share of steps whose chosen action has support z below -2 within its candidates; "
+    "– where fewer than six candidates make it impossible",
+    "collapse: distance from the chosen action to the nearest component mean of the behaviour "
+    "density",
+    "support z: support of the chosen action in standard deviations of its candidate set",
+)
+
+
+def line(label: str, rows: Sequence[Row]) -> Line:
+    """Summarize the rows of one setting over episodes and training seeds."""
+    knobs = rows[0].knobs
+    return Line(
+        label=label,
+        score=score_of(rows),
+        violation=_mean(rows, "violation"),
+        collapse_dist=_mean(rows, "collapse_dist"),
+        support_z=_mean(rows, "support_z"),
+        candidates=knobs["n"] + (knobs["anchor"] != "none"),
+    )
+
+
+def markdown(lines: Sequence[Line]) -> str:
+    """The lines as a Markdown table."""
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *(line.cells for line in lines)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    values = [getattr(row, name) for row in rows]
+    return None if any(value is None for value in values) else float(np.mean(values))
+
+
+def _text(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
