@@ -1,7 +1,5 @@
 """`python -m gemrl` is the `gemrl` command."""
 
-import sys
+from gemrl.cli import run
 
-from gemrl.cli import main
-
-sys.exit(main())
+run()

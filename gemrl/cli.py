@@ -72,7 +72,8 @@ class DataInspectArgs:
 @dataclass
 class TrainArgs(Generic[Config]):
     """Train a policy from a dataset (Phase I). Other methods have other settings: see
-    `gemrl train --method iql --help`."""
+    `gemrl train --method iql --help`.
+    """
 
     dataset: Positional[str]
     """Path of an .hdf5 or .npz file, or a task's name."""
@@ -260,8 +261,10 @@ def evaluate(args: EvalArgs) -> None:
         f"{first.task} ({first.data_origin} data, {first.simulator}), {first.method} after "
         f"{first.updates:,} updates, {len(rows)} {args.protocol} episodes"
     )
-    print(f"  score {summary.score}, violation {summary.cells[2]}, collapse {summary.cells[3]}, "
-          f"support z {summary.cells[4]}")
+    print(
+        f"  score {summary.score}, violation {summary.cells[2]}, collapse {summary.cells[3]}, "
+        f"support z {summary.cells[4]}"
+    )
     print(f"  rows in {args.run / ROWS}")
 
 
@@ -339,7 +342,8 @@ def usage() -> str:
     lines = "\n".join(f"  gemrl {name:14} {text}" for name, (_, _, text) in COMMANDS.items())
     return (
         "gemrl: offline reinforcement learning that people can deploy\n\n"
-        f"{lines}\n\n`gemrl COMMAND --help` explains a command; `gemrl --version` tells the version."
+        f"{lines}\n\n"
+        "`gemrl COMMAND --help` explains a command; `gemrl --version` tells the version."
     )
 
 
@@ -373,6 +377,11 @@ def main(words: Sequence[str] | None = None) -> int:
         print("gemrl: interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def run() -> None:
+    """The entry point of the installed command."""
+    sys.exit(main())
 
 
 def _parse(kind: Any, name: str, words: Sequence[str]) -> Any:

@@ -23,7 +23,7 @@ def silent(done: int) -> None:
 class RateAndTimeLeft(ProgressColumn):
     """Units a second and the time left at that rate."""
 
-    def __init__(self, unit: str):
+    def __init__(self, unit: str) -> None:
         super().__init__()
         self.unit = unit
 
@@ -88,7 +88,7 @@ def bars(
 class _Lines:
     """Progress as lines of a log."""
 
-    def __init__(self, unit: str, totals: dict[str, int]):
+    def __init__(self, unit: str, totals: dict[str, int]) -> None:
         self.unit = unit
         self.totals = totals
         self.started: dict[str, float] = {}

@@ -1,10 +1,10 @@
 """One in-memory dataset of transitions, checked once at the door.
 
-    row        t-1      t       t+1     t+2
-    obs        s0       s1      s0'     s1'       a new episode starts at t+1
-    next_obs   s1       s2      s1'     s2'
-    mask       1        0 or 1  1       1         0 only at a true terminal: no bootstrapping
-    episode    0        0       1       1         its change is the end of an episode
+row        t-1      t       t+1     t+2
+obs        s0       s1      s0'     s1'       a new episode starts at t+1
+next_obs   s1       s2      s1'     s2'
+mask       1        0 or 1  1       1         0 only at a true terminal: no bootstrapping
+episode    0        0       1       1         its change is the end of an episode
 """
 
 import hashlib
@@ -39,7 +39,9 @@ class Dataset:
     def __post_init__(self) -> None:
         rows = len(self.observations)
         if rows == 0:
-            raise DataError(f"{self.source}: the dataset is empty; it needs at least one transition")
+            raise DataError(
+                f"{self.source}: the dataset is empty; it needs at least one transition"
+            )
         shapes = {
             "observations": (self.observations, 2),
             "actions": (self.actions, 2),
@@ -203,8 +205,10 @@ def from_arrays(
         raise DataError(f"{source}: the dataset is empty; it needs at least one transition")
 
     terminal = columns["terminals"].reshape(rows).astype(bool)
-    ends = terminal | columns["timeouts"].reshape(rows).astype(bool) if "timeouts" in columns else (
-        terminal
+    ends = (
+        terminal | columns["timeouts"].reshape(rows).astype(bool)
+        if "timeouts" in columns
+        else (terminal)
     )
     episodes = np.concatenate([[0], np.cumsum(ends[:-1])]).astype(np.int32)
     obs = _float32(columns["observations"])

@@ -40,7 +40,9 @@ def inspect(data: Dataset) -> dict[str, Any]:
         "action_max": data.actions.max(axis=0).tolist(),
         "saturated_share": float((np.abs(unit) >= SATURATED).mean()),
         "outside_bounds": int(data.outside_bounds().any(axis=1).sum()),
-        "constant_observation_dims": np.flatnonzero(np.ptp(data.observations, axis=0) == 0).tolist(),
+        "constant_observation_dims": np.flatnonzero(
+            np.ptp(data.observations, axis=0) == 0
+        ).tolist(),
         "not_finite": bad,
     }
     report["warnings"] = warnings(report)
@@ -69,7 +71,9 @@ def warnings(report: dict[str, Any]) -> list[str]:
             f"{report['jumps']} rows inside episodes are not followed by their next observation"
         )
     if report["terminals"] == 0 and report["episodes"] > 1:
-        found.append("no terminals: every episode end is taken as a cut, and values bootstrap there")
+        found.append(
+            "no terminals: every episode end is taken as a cut, and values bootstrap there"
+        )
     if report["constant_observation_dims"]:
         found.append(f"observation dimensions {report['constant_observation_dims']} never change")
     return found

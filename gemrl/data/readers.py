@@ -26,9 +26,7 @@ def load_dataset(source: str | Path, *, task: str | None = None) -> Dataset:
         return _read(path, str(source))
     path = Path(source).expanduser()
     if not path.exists():
-        raise DataError(
-            f"{source}: neither a file nor a known task; tasks are {', '.join(TASKS)}"
-        )
+        raise DataError(f"{source}: neither a file nor a known task; tasks are {', '.join(TASKS)}")
     return _read(path, task)
 
 

@@ -3,8 +3,9 @@
 Maze2D: one endless trajectory of a waypoint controller. A random free cell is the target; a
 shortest path over the grid gives waypoints; `clip(10 (waypoint - x) - v)` plus noise N(0, 0.5),
 clipped again, moves towards one until within 0.1 of it. (Whether the published files have the noise
-is not recorded; without it the data would be one action a state.) Rewards are relabelled to the evaluation goal on the *current* observation, one
-step off against the environment's, as in the published files; `timeouts` mark a reached target.
+is not recorded; without it the data would hold one action a state.) Rewards are relabelled to the
+evaluation goal on the *current* observation, one step off against the environment's, as in the
+published files; `timeouts` mark a reached target.
 """
 
 import json
@@ -17,7 +18,7 @@ import numpy as np
 import gemrl
 from gemrl.data.storage import atomic_path
 from gemrl.data.tasks import Maze, Task
-from gemrl.envs.maze2d import GOAL_RADIUS, Maze2D, cell_centre, free_cells
+from gemrl.envs.maze2d import GOAL_RADIUS, Maze2D, cell_centre, free_cells, load_mujoco
 
 REACHED = 0.1
 ACTION_NOISE = 0.5
@@ -42,7 +43,7 @@ def shortest_paths(maze: Maze, target: Cell) -> dict[Cell, Cell]:
 class WaypointController:
     """Follows the shortest path to a target cell, waypoint by waypoint."""
 
-    def __init__(self, maze: Maze):
+    def __init__(self, maze: Maze) -> None:
         cells = free_cells(maze)
         self._onward = {target: shortest_paths(maze, target) for target in cells}
         self._centres = {cell: cell_centre(cell) for cell in cells}
@@ -60,11 +61,11 @@ class WaypointController:
     def act(self, position: np.ndarray, velocity: np.ndarray) -> tuple[np.ndarray, bool]:
         """The action before noise, and whether the target is reached."""
         error = self._path[0] - position
-        reached = error @ error < REACHED**2
+        reached = bool(error @ error < REACHED**2)
         if reached and len(self._path) > 1:
             self._path.popleft()
             reached = False
-        return np.clip(10.0 * error - velocity, -1.0, 1.0), reached
+        return np.minimum(np.maximum(10.0 * error - velocity, -1.0), 1.0), reached
 
 
 def make_maze2d(
@@ -85,7 +86,7 @@ def make_maze2d(
     for step in range(steps):
         observations[step] = observation
         wanted, reached = controller.act(observation[:2], observation[2:])
-        actions[step] = np.clip(wanted + noise[step], -1.0, 1.0)
+        actions[step] = np.minimum(np.maximum(wanted + noise[step], -1.0), 1.0)
         timeouts[step] = reached
         if reached:
             controller.plan(observation[:2], cells[rng.integers(len(cells))])
@@ -115,7 +116,6 @@ def make_dataset(
 ) -> None:
     """Regenerate a task's dataset into an HDF5 file that says what it is."""
     import h5py
-    import mujoco
 
     arrays = make_maze2d(task, steps, seed, report)
     with atomic_path(out) as temporary, h5py.File(temporary, "w") as file:
@@ -130,7 +130,7 @@ def make_dataset(
                 "seed": seed,
                 "action_noise": ACTION_NOISE,
                 "gemrl": gemrl.__version__,
-                "mujoco": mujoco.__version__,
+                "mujoco": load_mujoco().__version__,
                 "numpy": np.__version__,
             },
             sort_keys=True,

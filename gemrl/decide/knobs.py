@@ -78,7 +78,9 @@ class Knobs:
         if not isinstance(self.wp, Cosine):
             return np.full(rows, self.wp, np.float32)
         if t is None:
-            raise KnobError("wp is a Cosine schedule: give the episode's step as decide(..., t=...)")
+            raise KnobError(
+                "wp is a Cosine schedule: give the episode's step as decide(..., t=...)"
+            )
         return np.broadcast_to(self.wp.at(t), (rows,)).astype(np.float32)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,8 +90,10 @@ class Knobs:
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Knobs":
         """The reverse of `to_json`."""
-        wp = values.get("wp")
-        return Knobs(**values | ({"wp": Cosine(**wp)} if isinstance(wp, dict) else {}))
+        fields = dict(values)
+        if isinstance(fields.get("wp"), dict):
+            fields["wp"] = Cosine(**fields["wp"])
+        return Knobs(**fields)
 
     def describe(self) -> str:
         """The setting in a few words, leaving out what has its default."""
@@ -105,7 +109,7 @@ class Knobs:
 
 def _whole(name: str, value: Any, low: int, high: int) -> int:
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or not low <= value <= high:
+    if not whole or not low <= int(value) <= high:
         raise KnobError(f"{name} = {value!r}: must be a whole number from {low} to {high:,}")
     return int(value)
 

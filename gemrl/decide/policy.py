@@ -23,7 +23,7 @@ from gemrl.methods.protocol import Models
 class Policy:
     """A proposal, and where the method has them critics and a behaviour density."""
 
-    def __init__(self, bundle: Bundle):
+    def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self.models: Models = bundle.models
         self.spec = bundle.spec
@@ -107,7 +107,8 @@ class Policy:
 
     def audited_by(self, other: "Policy") -> "Policy":
         """This policy's proposal with another's critics and density, so that its decisions carry
-        the same audits. What it executes at n = 0 does not change."""
+        the same audits. What it executes at n = 0 does not change.
+        """
         models = dataclasses.replace(other.models, actor=self.models.actor)
         if not np.array_equal(self.spec.obs_mean, other.spec.obs_mean):
             raise KnobError("the two policies scale observations differently; train on one dataset")

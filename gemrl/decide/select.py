@@ -55,7 +55,7 @@ class Shape(NamedTuple):
 def propose(
     actor: Mixture, behavior: Mixture | None, key: Key[Array, ""], shape: Shape, scales: Scales
 ) -> Float[Array, "c a"]:
-    """The candidate set: an anchor and N samples of one source, clipped to the bounds (Eq. 1, 7)."""
+    """The candidate set: an anchor and N samples of one source, clipped (Eq. 1, Eq. 7)."""
     parts = []
     if shape.anchor != "none":
         parts.append((mode if shape.anchor == "mode" else barycenter)(actor)[None])
@@ -154,5 +154,3 @@ def decide_batch(
         (obs, keys, wp),
         batch_size=min(block, obs.shape[0]),
     )
-
-

@@ -5,6 +5,9 @@ The observation is position and velocity; the goal is not observed. The centre o
 an episode never ends before its horizon.
 """
 
+from importlib import import_module
+from typing import Any
+
 import numpy as np
 
 from gemrl.data.tasks import Maze, Task
@@ -24,9 +27,7 @@ def cell_centre(cell: tuple[int, int]) -> np.ndarray:
 
 def free_cells(maze: Maze) -> list[tuple[int, int]]:
     """Cells that are not walls, row by row."""
-    return [
-        (i, j) for i, row in enumerate(maze.cells) for j, cell in enumerate(row) if cell != "#"
-    ]
+    return [(i, j) for i, row in enumerate(maze.cells) for j, cell in enumerate(row) if cell != "#"]
 
 
 def inside_wall(maze: Maze, positions: np.ndarray) -> np.ndarray:
@@ -72,16 +73,19 @@ def maze_xml(maze: Maze) -> str:
     """
 
 
+def load_mujoco() -> Any:
+    """MuJoCo's module, which training does without."""
+    try:
+        return import_module("mujoco")
+    except ImportError as error:
+        raise MissingExtraError("this needs MuJoCo, which is not installed: gemrl[eval]") from error
+
+
 class Maze2D:
     """A batch of Maze2D environments that step together, one row each."""
 
-    def __init__(self, task: Task, count: int):
-        try:
-            import mujoco
-        except ImportError as error:
-            raise MissingExtraError(
-                "Maze2D needs MuJoCo, which is not installed; install gemrl[eval]"
-            ) from error
+    def __init__(self, task: Task, count: int) -> None:
+        mujoco = load_mujoco()
         self.task = task
         self.version = f"mujoco {mujoco.__version__}"
         self._step = mujoco.mj_step
@@ -114,7 +118,8 @@ class Maze2D:
         """Apply one action a row; returns observations and rewards."""
         clipped = np.clip(actions, -1.0, 1.0)
         for data, action in zip(self._data, clipped, strict=True):
-            data.qvel[:] = np.clip(data.qvel, -MAX_SPEED, MAX_SPEED)
+            # Several times faster than np.clip on arrays this small.
+            data.qvel[:] = np.minimum(np.maximum(data.qvel, -MAX_SPEED), MAX_SPEED)
             data.ctrl[:] = action
             self._step(self._model, data)
         observations = self.observations()

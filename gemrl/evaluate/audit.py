@@ -1,4 +1,4 @@
-"""A policy judged on its dataset, with no environment: fit, support, and what decisions would do."""
+"""A policy judged on its dataset, with no environment: its fit and what it would decide."""
 
 from dataclasses import replace
 from typing import Any

@@ -51,7 +51,9 @@ def evaluate(
         found = {r.episode_seed: r for r in read_rows(rows_file) if r.cell == cell}
     wanted = [seed for seed in seeds[:count] if seed not in found]
     if wanted:
-        with bar(f"{protocol}: {policy.method}, {knobs.describe()}", chosen.horizon, "steps", quiet) as b:
+        with bar(
+            f"{protocol}: {policy.method}, {knobs.describe()}", chosen.horizon, "steps", quiet
+        ) as b:
             rows, paths = rollout(policy, knobs, chosen, np.array(wanted), protocol, b)
         found |= {row.episode_seed: row for row in rows}
         if rows_file is not None:

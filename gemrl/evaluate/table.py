@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.choose import score_of
 from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import Estimate
@@ -75,3 +76,22 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
 
 def _text(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
+
+
+METHOD_NAMES = {"bc": "behaviour cloning (unimodal)", "iql": "IQL (unimodal actor)", "gem": "GEM"}
+
+
+def label_of(method: str, knobs: Knobs) -> str:
+    """What a method does with these knobs, in a few words."""
+    name = METHOD_NAMES.get(method, method)
+    if knobs.n == 0:
+        return f"{name}, anchor alone (N = 0)" if method == "gem" else name
+    if knobs.wp == 0:
+        return f"{name}, unguarded search ({knobs.describe()})"
+    return f"{name}, {knobs.describe()}"
+
+
+def sort_key(method: str, knobs: Knobs) -> tuple[bool, str, bool, int, str]:
+    """Baselines first, then by candidates; the unguarded search last."""
+    unguarded = knobs.n > 0 and knobs.wp == 0
+    return (method == "gem", method, unguarded, knobs.n, knobs.describe())

@@ -56,7 +56,8 @@ def config_from_json(method: str, values: dict[str, Any]) -> MethodConfig:
     if set(values) != names:
         odd = ", ".join(sorted(set(values) ^ names))
         raise ConfigError(f"the configuration of {method} has missing or unknown fields: {odd}")
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return kind(**fields)
 
 
 def save_bundle(

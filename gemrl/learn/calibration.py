@@ -22,9 +22,7 @@ def calibrate(
     parts = {"training": training} if held is None else {"training": training, "held_out": held}
     nets = {"actor": models.actor, "behavior": models.behavior}
     return {
-        net_name: {
-            part: likelihood_summary(net, spec, rows) for part, rows in parts.items()
-        }
+        net_name: {part: likelihood_summary(net, spec, rows) for part, rows in parts.items()}
         for net_name, net in nets.items()
         if net is not None
     }

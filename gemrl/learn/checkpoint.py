@@ -1,21 +1,19 @@
 """Checkpoints: the whole state of training, so that a resumed run equals an uninterrupted one.
 
-Random keys are functions of the seed, the phase and the step, so the step is all there is to keep of
-them. A checkpoint is one file, written atomically; the last two are kept.
+Random keys are functions of the seed, the phase and the step, so the step is all there is to keep
+of them. A checkpoint is one file, written atomically; the last two are kept.
 """
 
 import hashlib
 import json
-from pathlib import Path
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gemrl.errors import BundleError, TrainingError
 from gemrl.learn.tensors import load_metadata, load_tree, save_tree
 
 KEPT = 2
-
-
 
 
 def folder_of(run: Path) -> Path:

@@ -31,7 +31,7 @@ class Job:
 class Worker:
     """A running job."""
 
-    def __init__(self, job: Job, core: int | None):
+    def __init__(self, job: Job, core: int | None) -> None:
         self.job = job
         self.core = core
         job.out.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ It is part of the model. A policy cannot be saved or used without it.
 from dataclasses import dataclass, fields
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32
 
@@ -74,9 +75,10 @@ class Spec:
                 raise BundleError(f"manifest: {name} must be a list of finite numbers")
         if spec.obs_mean.shape != spec.obs_std.shape or not (spec.obs_std > 0).all():
             raise BundleError("manifest: obs_std must be positive and as long as obs_mean")
-        if spec.action_low.shape != spec.action_high.shape or not (
-            spec.action_low < spec.action_high
-        ).all():
+        if (
+            spec.action_low.shape != spec.action_high.shape
+            or not (spec.action_low < spec.action_high).all()
+        ):
             raise BundleError("manifest: action_low must lie below action_high")
         return spec
 
@@ -96,10 +98,11 @@ def spec_of(dataset: Dataset, rewards: RewardTransform) -> Spec:
 
 def scale(dataset: Dataset, spec: Spec) -> Batch:
     """The whole dataset as the networks see it."""
-    return Batch(
-        obs=(dataset.observations - spec.obs_mean) / spec.obs_std,
-        action=np.clip((dataset.actions - spec.action_middle) / spec.action_half, -1, 1),
-        reward=spec.reward_scale * dataset.rewards + np.float32(spec.reward_shift),
-        next_obs=(dataset.next_observations - spec.obs_mean) / spec.obs_std,
-        mask=dataset.masks,
-    )  # pyright: ignore[reportArgumentType]
+    columns = (
+        (dataset.observations - spec.obs_mean) / spec.obs_std,
+        np.clip((dataset.actions - spec.action_middle) / spec.action_half, -1, 1),
+        np.float32(spec.reward_scale) * dataset.rewards + np.float32(spec.reward_shift),
+        (dataset.next_observations - spec.obs_mean) / spec.obs_std,
+        dataset.masks,
+    )
+    return Batch(*map(jnp.asarray, columns))

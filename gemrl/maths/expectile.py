@@ -13,8 +13,6 @@ def expectile_loss(delta: Float[Array, "*b"], expectile: float) -> Float[Array, 
     return jnp.where(delta < 0, 1 - expectile, expectile) * delta**2
 
 
-def guidance_weight(
-    advantage: Float[Array, "*b"], beta: float, cap: float
-) -> Float[Array, "*b"]:
-    """min(exp(beta A), cap)  (Eq. 41, Eq. 69). The exponent is capped first: exp cannot overflow."""
+def guidance_weight(advantage: Float[Array, "*b"], beta: float, cap: float) -> Float[Array, "*b"]:
+    """min(exp(beta A), cap)  (Eq. 41, Eq. 69); the cap comes before exp, which cannot overflow."""
     return jnp.exp(jnp.minimum(beta * advantage, jnp.log(cap)))

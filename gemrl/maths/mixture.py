@@ -142,7 +142,7 @@ def sampling_noise(
 def sample_from_noise(
     mixture: Mixture, gate: Float[Array, "*b n"], normal: Float[Array, "*b n a"]
 ) -> Float[Array, "*b n a"]:
-    """z ~ Categorical(w), a ~ N(mu_z, Sigma_z), by inverting the gate's CDF (Eq. 76)."""
+    """Z ~ Categorical(w), a ~ N(mu_z, Sigma_z), by inverting the gate's CDF (Eq. 76)."""
     cumulative = jnp.cumsum(jnp.exp(mixture.log_weights), axis=-1)
     below = gate[..., :, None] >= cumulative[..., None, :]
     # Rounding may leave the last cumulative weight a little below one.

@@ -44,8 +44,6 @@ def top_k(scores: Float[Array, " c"], k: int) -> Int[Array, " k"]:
     return jnp.argsort(-scores, stable=True)[: min(k, scores.shape[0])]
 
 
-def top_k_mean(
-    actions: Float[Array, "c a"], top: Int[Array, " k"]
-) -> Float[Array, " a"]:
+def top_k_mean(actions: Float[Array, "c a"], top: Int[Array, " k"]) -> Float[Array, " a"]:
     """Mean of the best actions (Eq. 15, Eq. 78); with one, that action itself."""
     return jnp.mean(actions[top], axis=0)

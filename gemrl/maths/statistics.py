@@ -12,7 +12,7 @@ class Estimate(NamedTuple):
 
     mean: float
     stderr: float
-    count: int
+    samples: int
 
     def __str__(self) -> str:
         return f"{self.mean:.1f} ± {self.stderr:.1f}"

@@ -71,9 +71,7 @@ def init(config: BcConfig, obs_dim: int, action_dim: int, key: Key[Array, ""]) -
 
 def update(state: BcState, batch: Batch, config: BcConfig) -> tuple[BcState, Metrics]:
     """One step of maximum likelihood."""
-    actor, opt_state, metrics = fit_likelihood(
-        state.actor, state.opt_state, batch, config, "actor"
-    )
+    actor, opt_state, metrics = fit_likelihood(state.actor, state.opt_state, batch, config, "actor")
     return BcState(actor, opt_state), metrics
 
 

@@ -2,7 +2,7 @@
 
 First the behaviour density is fitted by maximum likelihood. Then critics and value learn as in IQL,
 while a Gaussian-mixture actor is fitted to the data's actions by EM-style updates whose samples are
-weighted by the critics' advantage. Guidance weights samples only; it never touches responsibilities.
+weighted by the critics' advantage. Guidance weights samples; it never touches responsibilities.
 """
 
 from dataclasses import dataclass
@@ -98,9 +98,7 @@ def actor_loss(
     }
 
 
-def update_behavior(
-    state: GemState, batch: Batch, config: GemConfig
-) -> tuple[GemState, Metrics]:
+def update_behavior(state: GemState, batch: Batch, config: GemConfig) -> tuple[GemState, Metrics]:
     """One maximum-likelihood step of the behaviour density."""
     behavior, opt_state, metrics = fit_likelihood(
         state.behavior, state.behavior_opt_state, batch, config, "behavior"

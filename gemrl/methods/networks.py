@@ -17,7 +17,9 @@ class Linear(eqx.Module):
     weight: Float[Array, "i o"]
     bias: Float[Array, " o"]
 
-    def __init__(self, inputs: int, outputs: int, key: Key[Array, ""], fan_in: int | None = None):
+    def __init__(
+        self, inputs: int, outputs: int, key: Key[Array, ""], fan_in: int | None = None
+    ) -> None:
         limit = 1 / math.sqrt(fan_in or inputs)
         weight_key, bias_key = jax.random.split(key)
         self.weight = jax.random.uniform(weight_key, (inputs, outputs), minval=-limit, maxval=limit)
@@ -32,7 +34,7 @@ class Layers(eqx.Module):
 
     layers: tuple[Linear, ...]
 
-    def __init__(self, sizes: Sequence[int], key: Key[Array, ""]):
+    def __init__(self, sizes: Sequence[int], key: Key[Array, ""]) -> None:
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(map(Linear, sizes[:-1], sizes[1:], keys))
 
@@ -47,7 +49,7 @@ class Value(eqx.Module):
 
     net: Layers
 
-    def __init__(self, obs_dim: int, hidden: Sequence[int], key: Key[Array, ""]):
+    def __init__(self, obs_dim: int, hidden: Sequence[int], key: Key[Array, ""]) -> None:
         self.net = Layers((obs_dim, *hidden, 1), key)
 
     def __call__(self, obs: Float[Array, "*b s"]) -> Float[Array, "*b"]:
@@ -61,7 +63,9 @@ class Critic(eqx.Module):
     from_action: Float[Array, "a h"]
     net: Layers
 
-    def __init__(self, obs_dim: int, action_dim: int, hidden: Sequence[int], key: Key[Array, ""]):
+    def __init__(
+        self, obs_dim: int, action_dim: int, hidden: Sequence[int], key: Key[Array, ""]
+    ) -> None:
         state_key, action_key, net_key = jax.random.split(key, 3)
         fan_in = obs_dim + action_dim
         self.from_state = Linear(obs_dim, hidden[0], state_key, fan_in=fan_in)
@@ -93,7 +97,7 @@ class MixtureNet(eqx.Module):
         components: int,
         hidden: Sequence[int],
         key: Key[Array, ""],
-    ):
+    ) -> None:
         net_key, spread_key = jax.random.split(key)
         net = Layers((obs_dim, *hidden, components * (1 + action_dim)), net_key)
         # Components that start on one another stay there: EM cannot tell them apart. Spread them.

@@ -1,0 +1,156 @@
+"""`gemrl demo`: the whole of gemrl on Maze2D-umaze, from data to report, in minutes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from gemrl.data.inspect import describe, inspect
+from gemrl.data.readers import load_dataset
+from gemrl.data.recipes import make_dataset
+from gemrl.data.storage import regenerated_path
+from gemrl.data.tasks import task_named
+from gemrl.decide.knobs import Knobs
+from gemrl.decide.policy import Policy, load
+from gemrl.errors import ConfigError
+from gemrl.evaluate.choose import Choice, choose, weight_grid
+from gemrl.evaluate.report import write_report
+from gemrl.evaluate.rollouts import evaluate
+from gemrl.evaluate.rows import ROWS, Row
+from gemrl.evaluate.table import HEADINGS, LEGEND, Line, label_of, line
+from gemrl.learn.bundle import MANIFEST
+from gemrl.learn.parallel import Job, run_jobs
+from gemrl.methods.gem import GemConfig
+from gemrl.progress import bar
+
+TASK = "maze2d-umaze-v1"
+WEIGHTS = (0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0)
+CHOICE_BUDGET = 64
+BUDGETS = (1, 64, 1024)
+ANCHOR = Knobs(n=0, wp=0.0)
+
+
+def run_demo(steps: int, seeds: int, episodes: int, out: Path) -> None:
+    """Data, training, choice of knobs, test, table and report; what is there already is reused."""
+    if seeds < 1:
+        raise ConfigError(f"seeds = {seeds}: must be at least 1")
+    screen = Console(highlight=False)
+    file = _data(screen)
+    screen.print(f"\n[bold]2. Training[/] {steps:,} updates of GEM, IQL and BC, {seeds} seed(s)")
+    runs = [out] if seeds == 1 else [out / f"seed-{seed}" for seed in range(seeds)]
+    _train(screen, file, steps, runs)
+    policies = [_with_baselines(run) for run in runs]
+
+    screen.print("\n[bold]3. Knobs[/] chosen on validation seeds")
+    chosen, choices = _choose(policies, runs, max(20, episodes // 2))
+    _print_choices(screen, chosen, choices)
+
+    screen.print("\n[bold]4. Test[/] on other seeds")
+    lines = _test(policies, runs, chosen.knobs, episodes)
+    screen.print(_table(lines, episodes, seeds))
+    for text in LEGEND:
+        screen.print(f"  {text}", style="dim")
+    page = write_report(runs, out / "report.html")
+    screen.print(f"\nThe report with pictures: [bold]{page}[/]")
+
+
+def _data(screen: Console) -> Path:
+    task = task_named(TASK)
+    file = regenerated_path(TASK)
+    screen.print(f"[bold]1. Data[/] for {TASK}")
+    if file.exists():
+        screen.print(f"{file} is there already")
+    else:
+        with bar(f"make {TASK}", task.published_steps, "steps") as report:
+            make_dataset(task, task.published_steps, 0, file, report)
+    screen.print(describe(inspect(load_dataset(file))))
+    return file
+
+
+def _train(screen: Console, file: Path, steps: int, runs: list[Path]) -> None:
+    jobs = []
+    for seed, run in enumerate(runs):
+        for method, out in (
+            ("gem", run),
+            ("iql", baseline(run, "iql")),
+            ("bc", baseline(run, "bc")),
+        ):
+            pretraining = GemConfig(steps=steps).behavior_steps if method == "gem" else 0
+            words = (str(file), "--method", method, "--steps", str(steps), "--seed", str(seed))
+            job = Job(f"{method}, seed {seed}", words, out, steps + pretraining)
+            if (out / MANIFEST).exists():
+                screen.print(f"{out} is there already")
+            jobs.append(job)
+    run_jobs(jobs)
+
+
+def baseline(run: Path, method: str) -> Path:
+    """Where the demo keeps a baseline of a run."""
+    return run / "baselines" / method
+
+
+def _with_baselines(run: Path) -> dict[str, Policy]:
+    """GEM and the two baselines, whose actions GEM's density audits."""
+    gem = load(run)
+    others = {name: load(baseline(run, name)).audited_by(gem) for name in ("iql", "bc")}
+    return {"gem": gem, **others}
+
+
+def _choose(
+    policies: list[dict[str, Policy]], runs: list[Path], episodes: int
+) -> tuple[Choice, list[Choice]]:
+    rows: list[Row] = []
+    for knobs in weight_grid(Knobs(n=CHOICE_BUDGET), WEIGHTS):
+        for policy, run in zip(policies, runs, strict=True):
+            rows += evaluate(
+                policy["gem"],
+                knobs,
+                episodes=episodes,
+                protocol="validation",
+                rows_file=run / ROWS,
+            )
+    return choose(rows)
+
+
+def _print_choices(screen: Console, chosen: Choice, choices: list[Choice]) -> None:
+    table = Table(title=f"score on validation seeds at N = {CHOICE_BUDGET}", title_justify="left")
+    table.add_column("w_p")
+    table.add_column("score")
+    for choice in choices:
+        mark = "  ← chosen" if choice is chosen else ""
+        table.add_row(f"{choice.knobs.wp:g}", f"{choice.score}{mark}")
+    screen.print(table)
+
+
+def settings(knobs: Knobs) -> list[tuple[str, Knobs]]:
+    """Method and knobs of each line of the demo's table."""
+    return [
+        ("bc", ANCHOR),
+        ("iql", ANCHOR),
+        ("gem", ANCHOR),
+        *(("gem", replace(knobs, n=n)) for n in BUDGETS),
+        ("gem", replace(knobs, n=BUDGETS[-1], wp=0.0)),
+    ]
+
+
+def _test(
+    policies: list[dict[str, Policy]], runs: list[Path], knobs: Knobs, episodes: int
+) -> list[Line]:
+    lines = []
+    for method, setting in settings(knobs):
+        rows: list[Row] = []
+        for policy, run in zip(policies, runs, strict=True):
+            rows += evaluate(policy[method], setting, episodes=episodes, rows_file=run / ROWS)
+        lines.append(line(label_of(method, setting), rows))
+    return lines
+
+
+def _table(lines: list[Line], episodes: int, seeds: int) -> Table:
+    title = f"{TASK}, regenerated data, {episodes} test episodes, {seeds} training seed(s)"
+    table = Table(title=title, title_justify="left")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == "decision" else "right")
+    for found in lines:
+        table.add_row(*found.cells)
+    return table

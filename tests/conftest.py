@@ -1,0 +1,61 @@
+"""Fixtures: small real datasets and policies, trained once a session."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gemrl
+from gemrl.data.recipes import make_maze2d
+from gemrl.data.tasks import task_named
+
+UMAZE = "maze2d-umaze-v1"
+SMALL = {"hidden": (32, 32), "batch_size": 64, "critics": 3}
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path, monkeypatch):
+    """No test touches the user's cache folder."""
+    monkeypatch.setenv("GEMRL_HOME", str(tmp_path / "gemrl-home"))
+
+
+@pytest.fixture(scope="session")
+def maze_arrays():
+    """20,000 steps of the Maze2D-umaze recipe, as arrays in D4RL's layout."""
+    return make_maze2d(task_named(UMAZE), 20_000, seed=0)
+
+
+@pytest.fixture(scope="session")
+def maze_data(maze_arrays):
+    return gemrl.from_arrays(**maze_arrays, task=UMAZE, origin="regenerated")
+
+
+@pytest.fixture(scope="session")
+def run_folder(maze_data, tmp_path_factory):
+    """A GEM run on small networks: enough to have components, critics and support that differ."""
+    out = tmp_path_factory.mktemp("runs") / "gem"
+    config = gemrl.GemConfig(steps=600, pretrain_steps=600, components=4, **SMALL)
+    gemrl.train(maze_data, config, out, quiet=True)
+    return out
+
+
+@pytest.fixture(scope="session")
+def policy(run_folder):
+    return gemrl.load(run_folder)
+
+
+@pytest.fixture(scope="session")
+def observations(maze_data):
+    """40 states spread over the data."""
+    rows = np.linspace(0, len(maze_data) - 1, 40).astype(int)
+    return maze_data.observations[rows]
+
+
+@pytest.fixture(scope="session")
+def test_data_folder():
+    """Real data files, which the project does not hold."""
+    folder = os.environ.get("GEMRL_TEST_DATA")
+    if not folder:
+        pytest.skip("GEMRL_TEST_DATA is not set: real data files are not at hand")
+    return Path(folder)
