@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 
 from gemrl.data.inspect import describe, inspect
@@ -50,7 +51,7 @@ def run_demo(steps: int, seeds: int, episodes: int, out: Path) -> None:
     lines = _test(policies, runs, chosen.knobs, episodes)
     screen.print(_table(lines, episodes, seeds))
     for text in LEGEND:
-        screen.print(f"  {text}", style="dim")
+        screen.print(Padding(text, (0, 0, 0, 2)), style="dim")
     page = write_report(runs, out / "report.html")
     screen.print(f"\nThe report with pictures: [bold]{page}[/]")
 
@@ -114,9 +115,9 @@ def _choose(
 
 
 def _print_choices(screen: Console, chosen: Choice, choices: list[Choice]) -> None:
-    table = Table(title=f"score on validation seeds at N = {CHOICE_BUDGET}", title_justify="left")
+    table = Table()
     table.add_column("w_p")
-    table.add_column("score")
+    table.add_column(f"score on validation seeds, N = {CHOICE_BUDGET}")
     for choice in choices:
         mark = "  ← chosen" if choice is chosen else ""
         table.add_row(f"{choice.knobs.wp:g}", f"{choice.score}{mark}")

@@ -26,7 +26,7 @@ BLUE, ORANGE, GREEN, RED, GREY = "#2563a8", "#c2570c", "#2c7a3f", "#b3261e", "#6
 plt.rcParams.update(
     {
         "figure.dpi": 100,
-        "savefig.dpi": 160,
+        "savefig.dpi": 130,
         "font.size": 10,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -53,8 +53,9 @@ def draw_maze(axes: Axes, maze: Maze) -> None:
             if cell == "#":
                 axes.add_patch(Rectangle((i + edge, j + edge), 1, 1, color="#d1d5db", zorder=1))
     axes.add_patch(Circle(maze.goal, GOAL_RADIUS, fill=False, color=GREEN, lw=1.5, zorder=4))
-    axes.set_xlim(edge, edge + len(maze.cells))
-    axes.set_ylim(edge, edge + len(maze.cells[0]))
+    # Half of the outer wall is enough to see.
+    axes.set_xlim(edge + 0.5, edge + len(maze.cells) - 0.5)
+    axes.set_ylim(edge + 0.5, edge + len(maze.cells[0]) - 0.5)
     axes.set_aspect("equal")
     axes.grid(False)
     axes.set_xticks([])
@@ -87,20 +88,20 @@ def data_map(maze: Maze, observations: np.ndarray, rewards: np.ndarray) -> str:
     return inline(figure)
 
 
-def paths(maze: Maze, groups: Sequence[tuple[str, np.ndarray]]) -> str:
-    """Trajectories [T, E, S] of several decision rules from the same starts, side by side."""
-    figure, grid = plt.subplots(
-        1, len(groups), figsize=(3.5 * len(groups), 3.9), squeeze=False, layout="constrained"
-    )
-    for axes, (title, observations) in zip(grid[0], groups, strict=True):
+def paths(maze: Maze, groups: Sequence[tuple[str, np.ndarray]]) -> list[str]:
+    """Trajectories [T, E, S] of several decision rules from the same starts, a picture each."""
+    images = []
+    for title, observations in groups:
+        figure, axes = plt.subplots(figsize=(3.9, 4.1), layout="constrained")
         draw_maze(axes, maze)
         for episode in range(observations.shape[1]):
             x, y = observations[:, episode, 0], observations[:, episode, 1]
-            axes.plot(x, y, color=BLUE, alpha=0.35, lw=0.9, zorder=3)
-            axes.plot(x[0], y[0], "o", color=ORANGE, ms=4, zorder=5)
-            axes.plot(x[-1], y[-1], "s", color=RED, ms=3.5, zorder=5)
+            axes.plot(x, y, color=BLUE, alpha=0.35, lw=1, zorder=3)
+            axes.plot(x[0], y[0], "o", color=ORANGE, ms=5, zorder=5)
+            axes.plot(x[-1], y[-1], "s", color=RED, ms=4, zorder=5)
         axes.set_title(title, fontsize=10)
-    return inline(figure)
+        images.append(inline(figure))
+    return images
 
 
 def candidates(
@@ -108,31 +109,25 @@ def candidates(
     actor: Mixture,
     behavior: Mixture,
     bounds: tuple[np.ndarray, np.ndarray],
-) -> str:
+) -> list[str]:
     """The candidates of one state in the action plane, coloured by score (the paper's Figure 1)."""
-    figure, grid = plt.subplots(
-        1, len(panels), figsize=(5.1 * len(panels), 5.4), squeeze=False, layout="constrained"
-    )
-    for axes, (title, decision) in zip(grid[0], panels, strict=True):
+    low, high = bounds
+    pad = 0.12 * (high - low)
+    images = []
+    for title, decision in panels:
+        figure, axes = plt.subplots(figsize=(5.2, 5.6), layout="constrained")
         order = np.argsort(decision.score)
         points = decision.candidates[order]
         image = axes.scatter(
-            points[:, 0], points[:, 1], c=decision.score[order], s=9, cmap="viridis", zorder=3
+            points[:, 0], points[:, 1], c=decision.score[order], s=10, cmap="viridis", zorder=3
         )
-        _ellipses(axes, behavior, GREY, "behaviour")
-        _ellipses(axes, actor, ORANGE, "actor")
-        anchor = decision.candidates[0]
+        _ellipses(axes, behavior, "black", "behaviour components (2σ)", "--")
+        _ellipses(axes, actor, ORANGE, "actor components (2σ)", "-")
+        anchor, executed = decision.candidates[0], decision.action
         axes.plot(*anchor[:2], "D", color="white", mec="black", ms=9, zorder=6, label="anchor")
-        axes.plot(
-            *decision.action[:2], "*", color=RED, mec="white", ms=19, zorder=7, label="executed"
-        )
-        low, high = bounds
-        pad = 0.12 * (high - low)
-        axes.add_patch(
-            Rectangle(
-                (low[0], low[1]), *(high - low)[:2], fill=False, ls=":", color="black", zorder=2
-            )
-        )
+        axes.plot(*executed[:2], "*", color=RED, mec="white", ms=20, zorder=7, label="executed")
+        edges = Rectangle((low[0], low[1]), *(high - low)[:2], fill=False, ls=":", zorder=2)
+        axes.add_patch(edges)
         axes.set_xlim(low[0] - pad[0], high[0] + pad[0])
         axes.set_ylim(low[1] - pad[1], high[1] + pad[1])
         axes.set_aspect("equal")
@@ -140,16 +135,17 @@ def candidates(
         axes.set_ylabel("action, second dimension")
         axes.set_title(title, fontsize=10)
         figure.colorbar(image, ax=axes, label="score", shrink=0.7)
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    return inline(figure)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+        images.append(inline(figure))
+    return images
 
 
-def _ellipses(axes: Axes, mixture: Mixture, color: str, label: str) -> None:
+def _ellipses(axes: Axes, mixture: Mixture, color: str, label: str, style: str) -> None:
     """Each component at two standard deviations, as strong as its weight."""
     for weight, mean, std in zip(
         np.exp(mixture.log_weights), mixture.means, mixture.stds, strict=True
     ):
+        strength = float(weight)
         axes.add_patch(
             Ellipse(
                 (mean[0], mean[1]),
@@ -157,67 +153,71 @@ def _ellipses(axes: Axes, mixture: Mixture, color: str, label: str) -> None:
                 4 * std[1],
                 fill=False,
                 color=color,
-                lw=0.8 + 3 * weight,
-                alpha=float(0.25 + 0.75 * weight),
+                ls=style,
+                lw=1 + 2 * strength,
+                alpha=0.15 + 0.85 * strength,
                 zorder=4,
             )
         )
-    axes.plot([], [], color=color, lw=2, label=f"{label} components, 2σ")
+    axes.plot([], [], color=color, ls=style, lw=2, label=label)
 
 
-def budget(lines: Sequence[tuple[int, Line]], unguarded: Line | None) -> str:
-    """Score and audits against the number of candidates."""
-    figure, grid = plt.subplots(1, 4, figsize=(12.5, 3.1), layout="constrained")
-    ticks = range(len(lines))
-    names = [str(n) for n, _ in lines]
+AUDITS = (
+    ("violation", "support violation rate"),
+    ("collapse_dist", "collapse distance"),
+    ("support_z", "mean support z"),
+)
+
+
+def budget(lines: Sequence[tuple[int, Line]], unguarded: Line | None) -> list[str]:
+    """Score and audits against the number of candidates, a picture each."""
+    ticks = list(range(len(lines)))
     found = [line for _, line in lines]
-    grid[0].errorbar(
-        ticks,
-        [x.score.mean for x in found],
-        yerr=[x.score.stderr for x in found],
-        marker="o",
-        color=BLUE,
-        capsize=3,
-    )
-    for axes, name in zip(grid[1:], ("violation", "collapse_dist", "support_z"), strict=True):
-        axes.plot(ticks, [getattr(x, name) for x in found], marker="o", color=BLUE)
-    if unguarded is not None:
-        last = [len(lines) - 1]
-        grid[0].plot(last, [unguarded.score.mean], "X", color=RED, ms=9)
-        for axes, name in zip(grid[1:], ("violation", "collapse_dist", "support_z"), strict=True):
-            axes.plot(last, [getattr(unguarded, name)], "X", color=RED, ms=9)
-        grid[0].plot([], [], "X", color=RED, label="w_p = 0")
-        grid[0].legend(frameon=False, fontsize=9)
-    titles = ("normalized score", "support violation rate", "collapse distance", "mean support z")
-    for axes, title in zip(grid, titles, strict=True):
-        axes.set_xticks(list(ticks), names)
+
+    def panel(title: str, values: Any, off: float | None, errors: Any) -> str:
+        figure, axes = plt.subplots(figsize=(3.6, 3.0), layout="constrained")
+        axes.errorbar(
+            ticks, values, yerr=errors, marker="o", color=BLUE, capsize=3, label="guarded"
+        )
+        if off is not None:
+            axes.plot(ticks[-1:], [off], "X", color=RED, ms=10, label="w_p = 0")
+            axes.legend(frameon=False, fontsize=9)
+        axes.set_xticks(ticks, [str(n) for n, _ in lines])
         axes.set_xlabel("candidates N")
         axes.set_title(title, fontsize=10)
-    return inline(figure)
+        return inline(figure)
+
+    scores = [x.score.mean for x in found]
+    errors = [x.score.stderr for x in found]
+    off = None if unguarded is None else unguarded.score.mean
+    return [panel("normalized score", scores, off, errors)] + [
+        panel(title, [getattr(x, name) for x in found], getattr(unguarded, name, None), None)
+        for name, title in AUDITS
+    ]
 
 
-def support_sweep(points: Sequence[tuple[float, Line]]) -> str:
-    """Score and violation against the support weight, on validation seeds."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.1), layout="constrained")
+def support_sweep(points: Sequence[tuple[float, Line]]) -> list[str]:
+    """Score, violation and collapse against the support weight, on validation seeds."""
     weights = [weight for weight, _ in points]
     found = [line for _, line in points]
-    left.errorbar(
-        weights,
-        [x.score.mean for x in found],
-        yerr=[x.score.stderr for x in found],
-        marker="o",
-        color=BLUE,
-        capsize=3,
-    )
-    left.set_title("normalized score, validation seeds", fontsize=10)
-    right.plot(weights, [x.violation for x in found], marker="o", color=RED)
-    right.set_title("support violation rate", fontsize=10)
-    for axes in (left, right):
+
+    def panel(title: str, values: Any, color: str, errors: Any) -> str:
+        figure, axes = plt.subplots(figsize=(3.8, 3.0), layout="constrained")
+        axes.errorbar(weights, values, yerr=errors, marker="o", color=color, capsize=3)
         axes.set_xlabel("support weight w_p")
-    return inline(figure)
+        axes.set_title(title, fontsize=10)
+        return inline(figure)
+
+    errors = [x.score.stderr for x in found]
+    return [
+        panel("normalized score", [x.score.mean for x in found], BLUE, errors),
+        panel("support violation rate", [x.violation for x in found], RED, None),
+        panel("collapse distance", [x.collapse_dist for x in found], RED, None),
+    ]
 
 
 CURVES = (
+    ("behavior/nll", "behaviour NLL"),
     ("critic/loss", "critic loss"),
     ("value/loss", "value loss"),
     ("critic/mean", "mean Q"),
@@ -225,20 +225,29 @@ CURVES = (
     ("actor/nll", "actor NLL"),
     ("actor/gate_entropy", "gate entropy"),
     ("actor/weight", "advantage weight"),
-    ("behavior/nll", "behaviour NLL"),
 )
+COLORS = {"gem": BLUE, "iql": ORANGE, "bc": GREEN}
 
 
-def training_curves(runs: Sequence[tuple[str, list[dict[str, Any]]]]) -> str:
-    """Training metrics of each run against updates of their phase."""
-    figure, grid = plt.subplots(2, 4, figsize=(12.5, 5.2), layout="constrained")
-    for axes, (name, title) in zip(grid.flat, CURVES, strict=True):
-        for label, metrics in runs:
+def training_curves(runs: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
+    """Training metrics of each method's runs against their updates, a picture each."""
+    images = []
+    for name, title in CURVES:
+        figure, axes = plt.subplots(figsize=(3.6, 2.7), layout="constrained")
+        for method, metrics in runs:
             seen = [(m["update"], m[name]) for m in metrics if name in m]
             if seen:
-                axes.plot(*zip(*seen, strict=True), lw=1.2, label=label)
+                color = COLORS.get(method, GREY)
+                labelled = method in {line.get_label() for line in axes.lines}
+                axes.plot(
+                    *zip(*seen, strict=True),
+                    lw=1.2,
+                    color=color,
+                    label="_" if labelled else method,
+                )
+        if axes.lines:
+            axes.legend(frameon=False, fontsize=9)
         axes.set_title(title, fontsize=10)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
-    handles, labels = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
-    return inline(figure)
+        images.append(inline(figure))
+    return images

@@ -22,6 +22,7 @@ from gemrl.evaluate.choose import by_setting, choose
 from gemrl.evaluate.rollouts import paths_file
 from gemrl.evaluate.rows import ROWS, Row, read_rows
 from gemrl.evaluate.table import HEADINGS, LEGEND, Line, label_of, line, sort_key
+from gemrl.learn.bundle import load_manifest
 from gemrl.learn.train import METRICS, read_metrics
 
 # The picture of candidates is drawn at the most divided of this many states of the data.
@@ -134,19 +135,19 @@ def _pictures(
     scaling, unguarded = _scaling(test, guarded)
     if len(scaling) > 1:
         found["budget"] = pictures.budget(scaling, unguarded)
-    sweep = sorted(
+    sweep = [
         (knobs.wp, line("", group))
         for knobs, group in by_setting(validation)
         if not isinstance(knobs.wp, Cosine)
-    )
+    ]
     if len(sweep) > 1:
-        found["sweep"] = pictures.support_sweep(sweep)
+        found["sweep"] = pictures.support_sweep(sorted(sweep, key=lambda point: point[0]))
     if task is not None:
         groups = _paths(runs, test, guarded)
         if groups:
             found["paths"] = pictures.paths(task.maze, groups)
     metrics = [
-        (folder.name if folder != runs[0] else "gem", read_metrics(folder))
+        (load_manifest(folder)["method"], read_metrics(folder))
         for run in runs
         for folder in (run, *sorted(run.glob("baselines/*")))
         if (folder / METRICS).exists()
