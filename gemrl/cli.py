@@ -146,10 +146,12 @@ class AuditArgs:
 
 @dataclass
 class ReportArgs:
-    """Write one self-contained HTML page about trained runs, out of their rows and bundles."""
+    """Write one self-contained HTML page about trained runs, out of their rows and bundles; or
+    print a Markdown table of files of rows.
+    """
 
     runs: Positional[tuple[Path, ...]]
-    """Folders of trained runs."""
+    """Folders of trained runs, or files of rows (.jsonl)."""
     out: Path | None = None
     """File to write; by default report.html in the first run's folder."""
 
@@ -192,6 +194,10 @@ def data_make(args: DataMakeArgs) -> None:
 
     task = task_named(args.task)
     steps = task.published_steps if args.steps is None else args.steps
+    if steps < 1:
+        raise ConfigError(f"steps = {steps}: must be at least 1")
+    if args.seed < 0:
+        raise ConfigError(f"seed = {args.seed}: must be at least 0")
     out = args.out or regenerated_path(task.name)
     with bar(f"make {task.name}", steps, "steps") as report:
         make_dataset(task, steps, args.seed, out, report)
@@ -287,9 +293,17 @@ def audit(args: AuditArgs) -> None:
 def report(args: ReportArgs) -> None:
     """Write a page."""
     from gemrl.evaluate.report import write_report
+    from gemrl.evaluate.results import markdown
+    from gemrl.evaluate.rows import read_rows
 
     if not args.runs:
-        raise ConfigError("report needs at least one run folder")
+        raise ConfigError("report needs at least one run folder or file of rows")
+    if all(path.suffix == ".jsonl" for path in args.runs):
+        missing = [str(path) for path in args.runs if not path.exists()]
+        if missing:
+            raise ConfigError(f"no such file: {', '.join(missing)}")
+        print(markdown([row for path in args.runs for row in read_rows(path)]))
+        return
     print(write_report(args.runs, args.out or args.runs[0] / "report.html"))
 
 
@@ -373,9 +387,12 @@ def main(words: Sequence[str] | None = None) -> int:
     except GemrlError as error:
         print(f"gemrl: {error}", file=sys.stderr)
         return 2
+    except (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        print(f"gemrl: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("gemrl: interrupted", file=sys.stderr)
-        return 130
+        return 1
     return 0
 
 
@@ -395,4 +412,5 @@ def _parse(kind: Any, name: str, words: Sequence[str]) -> Any:
             return 0
         plain = re.sub(r"\x1b\[[0-9;]*m|[╭╮╰╯│─]", " ", complaint.getvalue())
         said = " ".join(plain.split())
-        raise ConfigError(f"{name}: {said}") from None
+        said = re.split(r" (?:Argument helptext|For full helptext|Got errors)", said)[0]
+        raise ConfigError(f"{name}: {said} (see `gemrl {name} --help`)") from None

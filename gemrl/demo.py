@@ -20,13 +20,14 @@ from gemrl.evaluate.report import write_report
 from gemrl.evaluate.rollouts import evaluate
 from gemrl.evaluate.rows import ROWS, Row
 from gemrl.evaluate.table import HEADINGS, LEGEND, Line, label_of, line
-from gemrl.learn.bundle import MANIFEST
+from gemrl.learn.bundle import MANIFEST, config_to_json, load_manifest
 from gemrl.learn.parallel import Job, run_jobs
-from gemrl.methods.gem import GemConfig
+from gemrl.methods import method_named
 from gemrl.progress import bar
 
 TASK = "maze2d-umaze-v1"
 WEIGHTS = (0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0)
+BASELINES = ("iql", "bc")
 CHOICE_BUDGET = 64
 BUDGETS = (1, 64, 1024)
 ANCHOR = Knobs(n=0, wp=0.0)
@@ -36,6 +37,8 @@ def run_demo(steps: int, seeds: int, episodes: int, out: Path) -> None:
     """Data, training, choice of knobs, test, table and report; what is there already is reused."""
     if seeds < 1:
         raise ConfigError(f"seeds = {seeds}: must be at least 1")
+    if episodes < 1:
+        raise ConfigError(f"episodes = {episodes}: must be at least 1")
     screen = Console(highlight=False)
     file = _data(screen)
     screen.print(f"\n[bold]2. Training[/] {steps:,} updates of GEM, IQL and BC, {seeds} seed(s)")
@@ -72,17 +75,20 @@ def _data(screen: Console) -> Path:
 def _train(screen: Console, file: Path, steps: int, runs: list[Path]) -> None:
     jobs = []
     for seed, run in enumerate(runs):
-        for method, out in (
-            ("gem", run),
-            ("iql", baseline(run, "iql")),
-            ("bc", baseline(run, "bc")),
-        ):
-            pretraining = GemConfig(steps=steps).behavior_steps if method == "gem" else 0
-            words = (str(file), "--method", method, "--steps", str(steps), "--seed", str(seed))
-            job = Job(f"{method}, seed {seed}", words, out, steps + pretraining)
+        for name in ("gem", *BASELINES):
+            out = run if name == "gem" else baseline(run, name)
+            method = method_named(name)
+            config = method.config(steps=steps, seed=seed)
             if (out / MANIFEST).exists():
-                screen.print(f"{out} is there already")
-            jobs.append(job)
+                if load_manifest(out)["config"] != config_to_json(config):
+                    raise ConfigError(
+                        f"{out} was trained with other settings: choose another --out"
+                    )
+                screen.print(f"{out} is trained already")
+                continue
+            words = (str(file), "--method", name, "--steps", str(steps), "--seed", str(seed))
+            updates = sum(phase.steps for phase in method.phases(config))
+            jobs.append(Job(f"{name}, seed {seed}", words, out, updates))
     run_jobs(jobs)
 
 
@@ -94,7 +100,7 @@ def baseline(run: Path, method: str) -> Path:
 def _with_baselines(run: Path) -> dict[str, Policy]:
     """GEM and the two baselines, whose actions GEM's density audits."""
     gem = load(run)
-    others = {name: load(baseline(run, name)).audited_by(gem) for name in ("iql", "bc")}
+    others = {name: load(baseline(run, name)).audited_by(gem) for name in BASELINES}
     return {"gem": gem, **others}
 
 

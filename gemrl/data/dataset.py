@@ -205,11 +205,9 @@ def from_arrays(
         raise DataError(f"{source}: the dataset is empty; it needs at least one transition")
 
     terminal = columns["terminals"].reshape(rows).astype(bool)
-    ends = (
-        terminal | columns["timeouts"].reshape(rows).astype(bool)
-        if "timeouts" in columns
-        else (terminal)
-    )
+    ends = terminal.copy()
+    if "timeouts" in columns:
+        ends |= columns["timeouts"].reshape(rows).astype(bool)
     episodes = np.concatenate([[0], np.cumsum(ends[:-1])]).astype(np.int32)
     obs = _float32(columns["observations"])
     action_dim = columns["actions"].shape[-1]

@@ -47,9 +47,8 @@ class Policy:
     @property
     def default_knobs(self) -> Knobs:
         """What `decide` uses where no knobs are given: no more than the models can serve."""
-        if not self.models.critics:
-            return Knobs(n=0, wp=0.0)
-        return Knobs() if self.models.behavior is not None else Knobs(n=0, wp=0.0)
+        complete = self.models.critics and self.models.behavior is not None
+        return Knobs() if complete else Knobs(n=0, wp=0.0)
 
     def decide(
         self,
@@ -110,8 +109,8 @@ class Policy:
         the same audits. What it executes at n = 0 does not change.
         """
         models = dataclasses.replace(other.models, actor=self.models.actor)
-        if not np.array_equal(self.spec.obs_mean, other.spec.obs_mean):
-            raise KnobError("the two policies scale observations differently; train on one dataset")
+        if self.spec.to_json() != other.spec.to_json():
+            raise KnobError("the two policies scale their inputs differently: train on one dataset")
         return Policy(dataclasses.replace(self.bundle, models=models))
 
     def _mixture(self, net: MixtureNet, obs: Any) -> Mixture:

@@ -21,7 +21,7 @@ from gemrl.errors import DataError, MissingExtraError
 from gemrl.evaluate.choose import by_setting, choose
 from gemrl.evaluate.rollouts import paths_file
 from gemrl.evaluate.rows import ROWS, Row, read_rows
-from gemrl.evaluate.table import HEADINGS, LEGEND, Line, label_of, line, sort_key
+from gemrl.evaluate.table import HEADINGS, LEGEND, Line, label_of, line, lines_of
 from gemrl.learn.bundle import load_manifest
 from gemrl.learn.train import METRICS, read_metrics
 
@@ -70,15 +70,6 @@ def contents(runs: list[Path]) -> dict[str, Any]:
         "inspection": None if data is None else inspect(data),
         "pictures": _pictures(policy, runs, test, validation, data, task, guarded),
     }
-
-
-def lines_of(rows: Sequence[Row]) -> list[Line]:
-    """A line for each method and setting of knobs, in an order that reads well."""
-    groups: dict[tuple[str, Knobs], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.method, Knobs.from_json(row.knobs)), []).append(row)
-    ordered = sorted(groups.items(), key=lambda item: sort_key(*item[0]))
-    return [line(label_of(method, knobs), found) for (method, knobs), found in ordered]
 
 
 def _guarded(test: Sequence[Row], validation: Sequence[Row]) -> Knobs:

@@ -63,12 +63,6 @@ def line(label: str, rows: Sequence[Row]) -> Line:
     )
 
 
-def markdown(lines: Sequence[Line]) -> str:
-    """The lines as a Markdown table."""
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(line.cells for line in lines)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
 def _mean(rows: Sequence[Row], name: str) -> float | None:
     values = [getattr(row, name) for row in rows]
     return None if any(value is None for value in values) else float(np.mean(values))
@@ -95,3 +89,17 @@ def sort_key(method: str, knobs: Knobs) -> tuple[bool, str, bool, int, str]:
     """Baselines first, then by candidates; the unguarded search last."""
     unguarded = knobs.n > 0 and knobs.wp == 0
     return (method == "gem", method, unguarded, knobs.n, knobs.describe())
+
+
+def settings_of(rows: Sequence[Row]) -> list[tuple[str, Knobs, list[Row]]]:
+    """Rows by method and knobs, in an order that reads well."""
+    groups: dict[tuple[str, Knobs], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.method, Knobs.from_json(row.knobs)), []).append(row)
+    ordered = sorted(groups.items(), key=lambda item: sort_key(*item[0]))
+    return [(method, knobs, found) for (method, knobs), found in ordered]
+
+
+def lines_of(rows: Sequence[Row]) -> list[Line]:
+    """A line for each method and setting of knobs, in an order that reads well."""
+    return [line(label_of(m, knobs), found) for m, knobs, found in settings_of(rows)]

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from gemrl.data.dataset import Dataset
+from gemrl.data.storage import write_text
 from gemrl.data.tasks import RewardTransform, task_named
 from gemrl.decide.policy import Policy
 from gemrl.errors import TrainingError
@@ -116,6 +117,8 @@ def _train(
         start += phase.steps
 
     models = method.models(state)
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(models)):
+        raise TrainingError(f"training diverged at its last update: {out} has weights not finite")
     held = data.select(held_rows) if len(held_rows) else None
     return save_bundle(
         out,
@@ -193,7 +196,7 @@ def _cut_metrics(path: Path, done: int) -> None:
                     kept.append(line + "\n")
             except (json.JSONDecodeError, KeyError):
                 break
-    path.write_text("".join(kept), encoding="utf-8")
+    write_text(path, "".join(kept))
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 `M` is the number of critics and `C` the number of candidates, anchor included.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -41,7 +42,7 @@ def score(
 
 def top_k(scores: Float[Array, " c"], k: int) -> Int[Array, " k"]:
     """Indices of the `min(k, C)` highest scores, best first; the lower index wins a tie."""
-    return jnp.argsort(-scores, stable=True)[: min(k, scores.shape[0])]
+    return jax.lax.top_k(scores, min(k, scores.shape[0]))[1]
 
 
 def top_k_mean(actions: Float[Array, "c a"], top: Int[Array, " k"]) -> Float[Array, " a"]:
