@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gemrl.decide.knobs import Cosine, Knobs
     from gemrl.decide.policy import Policy, load
     from gemrl.errors import GemrlError
-    from gemrl.evaluate.rollouts import evaluate
+    from gemrl.evaluate.rollouts import evaluate_policy
     from gemrl.learn.train import train
     from gemrl.maths.mixture import Mixture
     from gemrl.methods.bc import BcConfig
@@ -33,7 +33,7 @@ __all__ = [
     "Knobs",
     "Mixture",
     "Policy",
-    "evaluate",
+    "evaluate_policy",
     "from_arrays",
     "load",
     "load_dataset",
@@ -47,7 +47,7 @@ _HOMES = {
     "gemrl.decide.knobs": ("Cosine", "Knobs"),
     "gemrl.decide.policy": ("Policy", "load"),
     "gemrl.errors": ("GemrlError",),
-    "gemrl.evaluate.rollouts": ("evaluate",),
+    "gemrl.evaluate.rollouts": ("evaluate_policy",),
     "gemrl.learn.train": ("train",),
     "gemrl.maths.mixture": ("Mixture",),
     "gemrl.methods.bc": ("BcConfig",),

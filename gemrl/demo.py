@@ -17,12 +17,14 @@ from gemrl.decide.policy import Policy, load
 from gemrl.errors import ConfigError
 from gemrl.evaluate.choose import Choice, choose, weight_grid
 from gemrl.evaluate.report import write_report
-from gemrl.evaluate.rollouts import evaluate
+from gemrl.evaluate.rollouts import evaluate_policy
 from gemrl.evaluate.rows import ROWS, Row
 from gemrl.evaluate.table import HEADINGS, LEGEND, Line, label_of, line
 from gemrl.learn.bundle import MANIFEST, config_to_json, load_manifest
 from gemrl.learn.parallel import Job, run_jobs
-from gemrl.methods import method_named
+from gemrl.methods import method_named, method_of
+from gemrl.methods.gem import GemConfig
+from gemrl.methods.protocol import Method, MethodConfig
 from gemrl.progress import bar
 
 TASK = "maze2d-umaze-v1"
@@ -33,21 +35,30 @@ BUDGETS = (1, 64, 1024)
 ANCHOR = Knobs(n=0, wp=0.0)
 
 
-def run_demo(steps: int, seeds: int, episodes: int, out: Path) -> None:
+def run_demo(
+    steps: int,
+    seeds: int,
+    episodes: int,
+    out: Path,
+    data_steps: int | None = None,
+    pretrain_steps: int | None = None,
+) -> None:
     """Data, training, choice of knobs, test, table and report; what is there already is reused."""
-    if seeds < 1:
-        raise ConfigError(f"seeds = {seeds}: must be at least 1")
-    if episodes < 1:
-        raise ConfigError(f"episodes = {episodes}: must be at least 1")
-    screen = Console(highlight=False)
-    file = _data(screen)
-    screen.print(f"\n[bold]2. Training[/] {steps:,} updates of GEM, IQL and BC, {seeds} seed(s)")
+    for name, value in {"seeds": seeds, "episodes": episodes, "data_steps": data_steps}.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} = {value}: must be at least 1")
     runs = [out] if seeds == 1 else [out / f"seed-{seed}" for seed in range(seeds)]
-    _train(screen, file, steps, runs)
+    configs = _configs(runs, steps, pretrain_steps)
+    screen = Console(highlight=False)
+
+    screen.print(f"[bold]1. Data[/] for {TASK}")
+    file = _data(screen, data_steps or task_named(TASK).published_steps, out)
+    screen.print(f"\n[bold]2. Training[/] {steps:,} updates of GEM, IQL and BC, {seeds} seed(s)")
+    _train(screen, file, configs)
     policies = [_with_baselines(run) for run in runs]
 
     screen.print("\n[bold]3. Knobs[/] chosen on validation seeds")
-    chosen, choices = _choose(policies, runs, max(20, episodes // 2))
+    chosen, choices = _choose(policies, runs, max(1, episodes // 2))
     _print_choices(screen, chosen, choices)
 
     screen.print("\n[bold]4. Test[/] on other seeds")
@@ -59,36 +70,48 @@ def run_demo(steps: int, seeds: int, episodes: int, out: Path) -> None:
     screen.print(f"\nThe report with pictures: [bold]{page}[/]")
 
 
-def _data(screen: Console) -> Path:
+def _configs(
+    runs: list[Path], steps: int, pretrain_steps: int | None
+) -> dict[Path, tuple[Method, MethodConfig]]:
+    """What is trained into each folder."""
+    configs: dict[Path, tuple[Method, MethodConfig]] = {}
+    for seed, run in enumerate(runs):
+        gem = GemConfig(steps=steps, seed=seed, pretrain_steps=pretrain_steps)
+        configs[run] = (method_of(gem), gem)
+        for name in BASELINES:
+            method = method_named(name)
+            configs[baseline(run, name)] = (method, method.config(steps=steps, seed=seed))
+    return configs
+
+
+def _data(screen: Console, steps: int, out: Path) -> Path:
+    """The published size goes where other commands find it, another size beside the runs."""
     task = task_named(TASK)
-    file = regenerated_path(TASK)
-    screen.print(f"[bold]1. Data[/] for {TASK}")
+    published = steps == task.published_steps
+    file = regenerated_path(TASK) if published else out / f"{TASK}-{steps}.hdf5"
     if file.exists():
         screen.print(f"{file} is there already")
     else:
-        with bar(f"make {TASK}", task.published_steps, "steps") as report:
-            make_dataset(task, task.published_steps, 0, file, report)
+        with bar(f"make {TASK}", steps, "steps") as report:
+            make_dataset(task, steps, 0, file, report)
     screen.print(describe(inspect(load_dataset(file))))
     return file
 
 
-def _train(screen: Console, file: Path, steps: int, runs: list[Path]) -> None:
+def _train(screen: Console, file: Path, configs: dict[Path, tuple[Method, MethodConfig]]) -> None:
     jobs = []
-    for seed, run in enumerate(runs):
-        for name in ("gem", *BASELINES):
-            out = run if name == "gem" else baseline(run, name)
-            method = method_named(name)
-            config = method.config(steps=steps, seed=seed)
-            if (out / MANIFEST).exists():
-                if load_manifest(out)["config"] != config_to_json(config):
-                    raise ConfigError(
-                        f"{out} was trained with other settings: choose another --out"
-                    )
-                screen.print(f"{out} is trained already")
-                continue
-            words = (str(file), "--method", name, "--steps", str(steps), "--seed", str(seed))
-            updates = sum(phase.steps for phase in method.phases(config))
-            jobs.append(Job(f"{name}, seed {seed}", words, out, updates))
+    for out, (method, config) in configs.items():
+        if (out / MANIFEST).exists():
+            if load_manifest(out)["config"] != config_to_json(config):
+                raise ConfigError(f"{out} was trained with other settings: choose another --out")
+            screen.print(f"{out} is trained already")
+            continue
+        words = [str(file), "--method", method.name, "--steps", str(config.steps)]
+        words += ["--seed", str(config.seed)]
+        if isinstance(config, GemConfig) and config.pretrain_steps is not None:
+            words += ["--pretrain-steps", str(config.pretrain_steps)]
+        updates = sum(phase.steps for phase in method.phases(config))
+        jobs.append(Job(f"{method.name}, seed {config.seed}", tuple(words), out, updates))
     run_jobs(jobs)
 
 
@@ -110,7 +133,7 @@ def _choose(
     rows: list[Row] = []
     for knobs in weight_grid(Knobs(n=CHOICE_BUDGET), WEIGHTS):
         for policy, run in zip(policies, runs, strict=True):
-            rows += evaluate(
+            rows += evaluate_policy(
                 policy["gem"],
                 knobs,
                 episodes=episodes,
@@ -148,7 +171,7 @@ def _test(
     for method, setting in settings(knobs):
         rows: list[Row] = []
         for policy, run in zip(policies, runs, strict=True):
-            rows += evaluate(policy[method], setting, episodes=episodes, rows_file=run / ROWS)
+            rows += evaluate_policy(policy[method], setting, episodes=episodes, rows_file=run / ROWS)
         lines.append(line(label_of(method, setting), rows))
     return lines
 

@@ -204,6 +204,10 @@ def from_arrays(
     if rows == 0:
         raise DataError(f"{source}: the dataset is empty; it needs at least one transition")
 
+    for name in columns.keys() & {"rewards", "terminals", "timeouts"}:
+        if columns[name].size != rows:
+            shape = columns[name].shape
+            raise DataError(f"{source}: {name} has shape {shape}: must be one number a row")
     terminal = columns["terminals"].reshape(rows).astype(bool)
     ends = terminal.copy()
     if "timeouts" in columns:

@@ -19,7 +19,7 @@ from gemrl.progress import Report, bar, silent
 PATHS_KEPT = 32
 
 
-def evaluate(
+def evaluate_policy(
     policy: Policy,
     knobs: Knobs | None = None,
     *,
