@@ -171,7 +171,9 @@ def _test(
     for method, setting in settings(knobs):
         rows: list[Row] = []
         for policy, run in zip(policies, runs, strict=True):
-            rows += evaluate_policy(policy[method], setting, episodes=episodes, rows_file=run / ROWS)
+            rows += evaluate_policy(
+                policy[method], setting, episodes=episodes, rows_file=run / ROWS
+            )
         lines.append(line(label_of(method, setting), rows))
     return lines
 
