@@ -55,8 +55,8 @@ def train(
             return Policy(_finished(out, run_identity, resume, quiet))
         if not resume and (out / METRICS).exists():
             raise TrainingError(
-                f"{out} holds an unfinished run; go on with resume=True or --resume, or choose another "
-                "output folder"
+                f"{out} holds an unfinished run; go on with resume=True or --resume, or choose "
+                "another output folder"
             )
         return Policy(_train(data, config, method, out, run_identity, quiet))
 
@@ -65,8 +65,8 @@ def _finished(out: Path, run_identity: str, resume: bool, quiet: bool) -> Bundle
     bundle = load_bundle(out)
     if not resume:
         raise TrainingError(
-            f"{out} holds a finished run; resume=True or --resume takes it as it is, or choose another "
-            "output folder"
+            f"{out} holds a finished run; take it as it is with resume=True or --resume, or choose "
+            "another output folder"
         )
     if bundle.manifest["identity"] != run_identity:
         raise TrainingError(
