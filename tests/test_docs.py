@@ -1,0 +1,61 @@
+"""What the documents promise is what the code and the committed rows give."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import gemrl
+from gemrl.evaluate.results import markdown
+from gemrl.evaluate.rows import read_rows
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_readmes_ten_lines_run(tmp_path, monkeypatch, maze_arrays):
+    import numpy as np
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    monkeypatch.chdir(tmp_path)
+    np.savez("umaze.npz", **maze_arrays)
+    small = "steps=50, pretrain_steps=50, hidden=(16, 16)"
+    code = code.replace("steps=50_000", small).replace("episodes=20", "episodes=2")
+    code = code.replace(
+        'gemrl.load_dataset("maze2d-umaze-v1")',
+        'gemrl.load_dataset("umaze.npz", task="maze2d-umaze-v1")',
+    )
+    assert small in code
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)  # noqa: S102
+    assert names["d"].action.shape == (2,)
+    assert len(names["rows"]) == 2
+
+
+def test_results_page_shows_exactly_what_the_committed_rows_give():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    files = sorted((ROOT / "docs" / "results" / "maze2d-umaze-v1").glob("seed-*.jsonl"))
+    assert len(files) == 3
+    assert markdown([row for file in files for row in read_rows(file)]) in page
+
+
+def test_every_function_in_the_equation_map_exists():
+    page = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+    places = re.findall(r"`((?:maths|methods|decide)/\w+)\.py: ([\w., ]+)`", page)
+    assert len(places) > 20
+    for path, names in places:
+        module = import_module("gemrl." + path.replace("/", "."))
+        for name in names.split(", "):
+            found = module
+            for part in name.split("."):
+                found = getattr(found, part)
+            assert callable(found)
+
+
+def test_every_public_name_can_be_imported_again_and_again():
+    for _ in range(2):
+        for name in gemrl.__all__:
+            assert callable(getattr(gemrl, name))
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = gemrl.nonsense
