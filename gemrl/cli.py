@@ -198,10 +198,6 @@ def data_make(args: DataMakeArgs) -> None:
 
     task = task_named(args.task)
     steps = task.published_steps if args.steps is None else args.steps
-    if steps < 1:
-        raise ConfigError(f"steps = {steps}: must be at least 1")
-    if args.seed < 0:
-        raise ConfigError(f"seed = {args.seed}: must be at least 0")
     out = args.out or regenerated_path(task.name)
     with bar(f"make {task.name}", steps, "steps") as report:
         make_dataset(task, steps, args.seed, out, report)
@@ -259,7 +255,7 @@ def evaluate(args: EvalArgs) -> None:
             "episodes": len(rows),
             "knobs": first.knobs,
             "score": summary.score.mean,
-            "stderr": summary.score.stderr,
+            "stderr": summary.score.stderr if len(rows) > 1 else None,
             "return": sum(row.episode_return for row in rows) / len(rows),
             "violation": summary.violation,
             "collapse_dist": summary.collapse_dist,
@@ -355,9 +351,13 @@ COMMANDS: dict[str, Command] = {
 }
 
 
-def usage() -> str:
-    """What `gemrl --help` prints."""
-    lines = "\n".join(f"  gemrl {name:14} {text}" for name, (_, _, text) in COMMANDS.items())
+def usage(group: str = "") -> str:
+    """What `gemrl --help` prints, for all commands or for those of a group such as `data`."""
+    lines = "\n".join(
+        f"  gemrl {name:14} {text}"
+        for name, (_, _, text) in COMMANDS.items()
+        if name.startswith(group)
+    )
     return (
         "gemrl: offline reinforcement learning that people can deploy\n\n"
         f"{lines}\n\n"
@@ -370,6 +370,9 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     if not words or words[0] in ("-h", "--help"):
         print(usage())
+        return 0
+    if words[0] == "data" and words[1:] in (["-h"], ["--help"]):
+        print(usage("data "))
         return 0
     if words[0] == "--version":
         import gemrl
@@ -414,7 +417,7 @@ def _parse(kind: Any, name: str, words: Sequence[str]) -> Any:
     except SystemExit as stop:
         if not stop.code:
             return 0
-        plain = re.sub(r"\x1b\[[0-9;]*m|[╭╮╰╯│─]", " ", complaint.getvalue())
+        plain = re.sub(r"\x1b\[[0-9;]*m|[╭╮╰╯│─|+]|-{3,}", " ", complaint.getvalue())
         said = " ".join(plain.split())
         said = re.split(r" (?:Argument helptext|For full helptext|Got errors)", said)[0]
         raise ConfigError(f"{name}: {said} (see `gemrl {name} --help`)") from None

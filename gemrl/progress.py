@@ -16,6 +16,11 @@ Report = Callable[[int], None]
 console = Console(stderr=True, highlight=False)
 
 
+def say(text: str) -> None:
+    """A line on standard error, as it is: never wrapped, and brackets are no markup."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
 def silent(done: int) -> None:
     """A report that says nothing."""
 

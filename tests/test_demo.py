@@ -21,7 +21,15 @@ def test_demo_goes_from_data_to_report_and_a_second_run_reuses_everything(tmp_pa
     out = tmp_path / "demo"
     first = demo(out, *SMALL)
     assert first.returncode == 0, first.stderr
-    for label in ("behaviour cloning", "IQL", "anchor alone", "N 1,", "N 64", "N 1024", "unguarded"):
+    for label in (
+        "behaviour cloning",
+        "IQL",
+        "anchor alone",
+        "N 1,",
+        "N 64",
+        "N 1024",
+        "unguarded",
+    ):
         assert label in first.stdout
     assert "← chosen" in first.stdout
     assert str(out / "report.html") in first.stdout.replace("\n", "")

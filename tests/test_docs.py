@@ -28,7 +28,7 @@ def test_the_readmes_ten_lines_run(tmp_path, monkeypatch, maze_arrays):
     )
     assert small in code
     names = {}
-    exec(compile(code, "README.md", "exec"), names)  # noqa: S102
+    exec(compile(code, "README.md", "exec"), names)
     assert names["d"].action.shape == (2,)
     assert len(names["rows"]) == 2
 

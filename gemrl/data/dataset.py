@@ -196,7 +196,7 @@ def from_arrays(
         if array.dtype.kind not in "fiub":
             raise DataError(f"{source}: {name} has type {array.dtype}, not numbers")
         columns[name] = array
-    rows = len(columns["observations"])
+    rows = len(np.atleast_1d(columns["observations"]))
     for name, array in columns.items():
         if array.ndim == 0 or len(array) != rows:
             length = "no rows" if array.ndim == 0 else f"{len(array)} rows"
@@ -228,12 +228,19 @@ def from_arrays(
         next_observations=following[keep],
         masks=(1 - terminal).astype(np.float32)[keep],
         episodes=episodes[keep],
-        action_low=np.broadcast_to(np.float32(action_low), (action_dim,)).copy(),
-        action_high=np.broadcast_to(np.float32(action_high), (action_dim,)).copy(),
+        action_low=_bound("action_low", action_low, action_dim, source),
+        action_high=_bound("action_high", action_high, action_dim, source),
         task=task,
         origin=origin,
         source=source,
     )
+
+
+def _bound(name: str, value: np.ndarray | float, size: int, source: str) -> np.ndarray:
+    bound = np.asarray(value, dtype=np.float32)
+    if bound.shape not in ((), (size,)):
+        raise DataError(f"{source}: {name} has shape {bound.shape}, and actions {size} dimensions")
+    return np.broadcast_to(bound, (size,)).copy()
 
 
 def _float32(array: np.ndarray) -> np.ndarray:

@@ -36,8 +36,8 @@ def inspect(data: Dataset) -> dict[str, Any]:
         "jumps": _jumps(data),
         "action_low": data.action_low.tolist(),
         "action_high": data.action_high.tolist(),
-        "action_min": data.actions.min(axis=0).tolist(),
-        "action_max": data.actions.max(axis=0).tolist(),
+        "action_min": [_spread(column)["min"] for column in data.actions.T],
+        "action_max": [_spread(column)["max"] for column in data.actions.T],
         "saturated_share": float((np.abs(unit) >= SATURATED).mean()),
         "outside_bounds": int(data.outside_bounds().any(axis=1).sum()),
         "constant_observation_dims": np.flatnonzero(
@@ -82,17 +82,26 @@ def warnings(report: dict[str, Any]) -> list[str]:
 def _jumps(data: Dataset) -> int:
     """Rows whose next observation is not the following row's, within an episode."""
     same = data.episodes[1:] == data.episodes[:-1]
-    gap = np.abs(data.next_observations[:-1] - data.observations[1:]).max(axis=1)
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(data.next_observations[:-1] - data.observations[1:]).max(axis=1)
     return int((same & (gap > 1e-5)).sum())
 
 
-def _spread(values: np.ndarray) -> dict[str, float]:
+def _spread(values: np.ndarray) -> dict[str, float | None]:
+    """Of the values that are finite; None where there are none, which JSON can hold."""
+    finite = values[np.isfinite(values)]
+    if finite.size == 0:
+        return dict.fromkeys(("min", "median", "mean", "max"))
     return {
-        "min": float(values.min()),
-        "median": float(np.median(values)),
-        "mean": float(values.mean()),
-        "max": float(values.max()),
+        "min": float(finite.min()),
+        "median": float(np.median(finite)),
+        "mean": float(finite.mean(dtype=np.float64)),
+        "max": float(finite.max()),
     }
+
+
+def _number(value: float | None, form: str) -> str:
+    return "none" if value is None else format(value, form)
 
 
 def describe(report: dict[str, Any]) -> str:
@@ -107,9 +116,10 @@ def describe(report: dict[str, Any]) -> str:
         f"  observation     {report['observation_dim']} dimensions",
         f"  action          {report['action_dim']} dimensions within {report['action_low']} to "
         f"{report['action_high']}, {report['saturated_share']:.0%} of components at a bound",
-        f"  return          {episode_return['min']:.1f} to {episode_return['max']:.1f} an episode, "
-        f"mean {episode_return['mean']:.1f}; {report['reward']['nonzero_share']:.1%} of rewards "
-        "are not zero",
+        f"  return          {_number(episode_return['min'], '.1f')} to "
+        f"{_number(episode_return['max'], '.1f')} an episode, mean "
+        f"{_number(episode_return['mean'], '.1f')}; "
+        f"{report['reward']['nonzero_share']:.1%} of rewards are not zero",
         f"  terminals       {report['terminals']:,}",
     ]
     lines += [f"  warning         {warning}" for warning in report["warnings"]]

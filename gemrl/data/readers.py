@@ -1,6 +1,7 @@
 """Datasets from files: D4RL-layout HDF5 and NPZ, or by task name from the cache folder."""
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from gemrl.data.dataset import Dataset, from_arrays
 from gemrl.data.storage import genuine_path, regenerated_path
 from gemrl.data.tasks import TASKS, Task, task_named
 from gemrl.errors import DataError
-from gemrl.progress import console
+from gemrl.progress import say
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("timeouts", "next_observations")
@@ -36,7 +37,7 @@ def _cached(task: Task) -> Path:
         ("regenerated", regenerated_path(task.name)),
     ):
         if path.exists():
-            console.print(f"using the {origin} dataset {path}")
+            say(f"using the {origin} dataset {path}")
             return path
     raise DataError(
         f"no dataset for {task.name} in the cache: make one with `gemrl data make {task.name}`, or "
@@ -59,7 +60,7 @@ def _read(path: Path, task: str | None) -> Dataset:
     origin = attributes.get("gemrl_origin", "unknown")
     if path == genuine_path(named or ""):
         origin = "genuine"
-    dataset = from_arrays(
+    return from_arrays(
         **{name: arrays[name] for name in (*REQUIRED, *OPTIONAL) if name in arrays},
         action_low=known.action_low if known else -1.0,
         action_high=known.action_high if known else 1.0,
@@ -67,7 +68,6 @@ def _read(path: Path, task: str | None) -> Dataset:
         origin=origin,
         source=str(path),
     )
-    return dataset
 
 
 def _read_hdf5(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -85,13 +85,25 @@ def _read_hdf5(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
                 arrays[name] = item[()]
             attributes = {k: str(v) for k, v in file.attrs.items() if k.startswith("gemrl_")}
             return arrays, attributes
-    except OSError as error:
+    except DataError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise DataError(f"{path}: not a readable HDF5 file ({error})") from error
 
 
 def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     try:
+        with zipfile.ZipFile(path):
+            pass  # A single array is no archive, though NumPy would read it.
         with np.load(path, allow_pickle=False) as file:
             return {n: file[n] for n in (*REQUIRED, *OPTIONAL) if n in file.files}, {}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        EOFError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise DataError(f"{path}: not a readable NPZ file ({error})") from error

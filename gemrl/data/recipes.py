@@ -19,6 +19,7 @@ import gemrl
 from gemrl.data.storage import atomic_path
 from gemrl.data.tasks import Maze, Task
 from gemrl.envs.maze2d import GOAL_RADIUS, Maze2D, cell_centre, free_cells, load_mujoco
+from gemrl.errors import ConfigError
 
 REACHED = 0.1
 ACTION_NOISE = 0.5
@@ -116,6 +117,11 @@ def make_dataset(
 ) -> None:
     """Regenerate a task's dataset into an HDF5 file that says what it is."""
     import h5py
+
+    if steps < 1:
+        raise ConfigError(f"steps = {steps}: must be at least 1")
+    if seed < 0:
+        raise ConfigError(f"seed = {seed}: must be at least 0")
 
     arrays = make_maze2d(task, steps, seed, report)
     with atomic_path(out) as temporary, h5py.File(temporary, "w") as file:

@@ -100,10 +100,9 @@ def decide_one(
     executed_log_support = jnp.nan if behavior is None else behavior.log_prob(action)
     executed_z = standardize(jnp.asarray(executed_log_support), support_mean, support_std)
     nowhere = jnp.asarray(jnp.nan)
-    return {
+    return ({"q": q} if models.critics else {}) | {
         "action": action,
         "candidates": candidates,
-        "q": q,
         "lcb": value,
         "log_support": log_support,
         "support_z": support_z,
@@ -149,8 +148,12 @@ def decide_batch(
 ) -> dict[str, Array]:
     """`decide_one` for each row, in blocks: faster than all at once, and with bounded memory."""
     block = max(1, ROWS_TOGETHER // (shape.n + 1))
-    return jax.lax.map(
+    result = jax.lax.map(
         lambda row: decide_one(models, scales, row[0], row[1], lam, row[2], shape),
         (obs, keys, wp),
         batch_size=min(block, obs.shape[0]),
     )
+    if not models.critics:
+        # An empty array cannot pass through the map.
+        result["q"] = jnp.zeros((obs.shape[0], 0, result["score"].shape[1]))
+    return result

@@ -74,12 +74,14 @@ def _decisions(policy: Policy, observations: np.ndarray, knobs: Knobs) -> dict[s
     decision = policy.decide(observations, knobs, seed=0, t=t)
     fields = {name: float(np.mean(values)) for name, values in audit_fields(decision).items()}
     fields = {name: None if np.isnan(value) else value for name, value in fields.items()}
-    critics = decision.q.std(axis=1)
-    top = np.take_along_axis(critics, decision.chosen[:, None], axis=-1) if critics.size else None
+    spread = None
+    if policy.models.critics:
+        chosen = np.take_along_axis(decision.q.std(axis=1), decision.chosen[:, None], axis=-1)
+        spread = float(chosen.mean())
     return {
         "knobs": knobs.to_json(),
         **fields,
-        "critic_spread": None if top is None or np.isnan(top).any() else float(top.mean()),
+        "critic_spread": spread,
     }
 
 
@@ -119,4 +121,4 @@ def describe(report: dict[str, Any]) -> str:
 
 
 def _cell(value: float | None, width: int, form: str) -> str:
-    return f"{'–':>{width}}" if value is None else f"{value:{width}{form}}"
+    return ("–" if value is None else format(value, form)).rjust(width)

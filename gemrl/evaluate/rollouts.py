@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gemrl.data.storage import atomic_path
 from gemrl.data.tasks import Task, task_named
 from gemrl.decide.decision import Decision
 from gemrl.decide.knobs import Knobs
@@ -134,6 +135,9 @@ def paths_file(folder: Path, cell: str) -> Path:
 
 def _keep_paths(folder: Path, cell: str, observations: np.ndarray) -> None:
     path = paths_file(folder, cell)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept = observations[:, :PATHS_KEPT].astype(np.float32)
-    np.savez_compressed(path, observations=kept)
+    kept = observations.astype(np.float32)
+    if path.exists():
+        with np.load(path, allow_pickle=False) as earlier:
+            kept = np.concatenate([earlier["observations"], kept], axis=1)
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, observations=kept[:, :PATHS_KEPT])

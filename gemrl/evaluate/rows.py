@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from gemrl.data.storage import atomic_path
 from gemrl.errors import DataError
 
 ROWS = "rows.jsonl"
@@ -56,11 +57,30 @@ def cell_of(bundle: str, task: str, protocol: str, knobs: dict[str, Any]) -> str
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Add rows at the end of a file."""
+    """Add rows at the end of a file. A last line that was cut short is dropped first."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _mend_end(path)
     with open(path, "a", encoding="utf-8") as file:
         file.write("".join(json.dumps(asdict(row)) + "\n" for row in rows))
-        file.flush()
+
+
+def _mend_end(path: Path) -> None:
+    """Make a file of rows end with a whole line."""
+    data = path.read_bytes() if path.exists() else b""
+    if not data or data.endswith(b"\n"):
+        return
+    whole, _, last = data.rpartition(b"\n")
+    lines = [*whole.splitlines(), *([last] if _is_json(last) else [])]
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def read_rows(path: str | Path) -> list[Row]:

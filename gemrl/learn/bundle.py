@@ -28,6 +28,7 @@ from gemrl.methods.protocol import MethodConfig, Models
 FORMAT = 1
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
+REQUIRED = {"method": str, "config": dict, "spec": dict, "dataset": dict, "files": dict}
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +119,9 @@ def load_manifest(folder: Path) -> dict[str, Any]:
         raise BundleError(
             f"{path}: the contents do not match their digest; the file was edited or damaged"
         )
+    for name, kind in REQUIRED.items():
+        if not isinstance(manifest.get(name), kind):
+            raise BundleError(f"{path}: {name} is missing or not a {kind.__name__}")
     return manifest
 
 

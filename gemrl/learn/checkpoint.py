@@ -39,6 +39,8 @@ def load_checkpoint(
     run: Path, like: Any, run_identity: str, warn: Callable[[str], None]
 ) -> tuple[Any, int] | None:
     """The newest readable checkpoint and its number of updates; None where there is none."""
+    for leftover in folder_of(run).glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)  # Of a process that was killed while it wrote.
     for path in sorted(folder_of(run).glob("*.safetensors"), reverse=True):
         try:
             metadata = load_metadata(path)

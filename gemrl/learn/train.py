@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from gemrl.learn.spec import Spec, scale, spec_of
 from gemrl.methods import method_of
 from gemrl.methods.gem import GemConfig
 from gemrl.methods.protocol import Method, MethodConfig, Phase
-from gemrl.progress import Report, bar, console
+from gemrl.progress import Report, bar, say
 
 METRICS = "metrics.jsonl"
 # Updates between two lines of metrics, which is also how long a compiled call runs.
@@ -74,7 +74,7 @@ def _finished(out: Path, run_identity: str, resume: bool, quiet: bool) -> Bundle
             "another output folder"
         )
     if not quiet:
-        console.print(f"{out} is trained already: nothing to do")
+        say(f"{out} is trained already: nothing to do")
     return bundle
 
 
@@ -87,6 +87,11 @@ class _Run:
     packed: jax.Array
     out: Path
     identity: str
+
+    @property
+    def compiled_config(self) -> MethodConfig:
+        """What the compiled program depends on: other seeds and lengths share it."""
+        return replace(self.config, seed=0, steps=0)
 
 
 def _train(
@@ -102,11 +107,11 @@ def _train(
     # Copies, since the loop reuses the state's memory and fresh targets share the critics'.
     state = jax.tree.map(jnp.copy, method.init(config, spec.obs_dim, spec.action_dim, init_key))
     done = 0
-    found = load_checkpoint(out, state, run_identity, console.print)
+    found = load_checkpoint(out, state, run_identity, say)
     if found is not None:
         state, done = found
         if not quiet:
-            console.print(f"resuming {out} after {done:,} updates")
+            say(f"resuming {out} after {done:,} updates")
     _cut_metrics(out / METRICS, done)
 
     start = 0
@@ -157,7 +162,7 @@ def _run_phase(run: "_Run", state: Any, phase: Phase, start: int, done: int, rep
             done - start,
             stop - start,
             update=phase.update,
-            config=run.config,
+            config=run.compiled_config,
             obs_dim=run.spec.obs_dim,
             action_dim=run.spec.action_dim,
         )
@@ -228,7 +233,10 @@ def _reference(task: str | None) -> dict[str, Any] | None:
 @contextmanager
 def _lock(out: Path) -> Iterator[None]:
     """Keep a second run out of the folder. The lock ends with its process, however that ends."""
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(f"{out} cannot be the output folder: {error.strerror}") from error
     with open(out / ".lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

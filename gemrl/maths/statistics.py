@@ -15,7 +15,8 @@ class Estimate(NamedTuple):
     samples: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.stderr:.1f}"
+        error = "" if math.isnan(self.stderr) else f" ± {self.stderr:.1f}"
+        return f"{self.mean:.1f}{error}"
 
 
 def estimate(samples: Sequence[float] | np.ndarray) -> Estimate:

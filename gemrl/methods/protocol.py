@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -67,9 +68,7 @@ class MethodConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(f"{field.name} = {value}: must be finite")
+            object.__setattr__(self, field.name, self._checked(field))
         self.require("steps", self.steps >= 0, "at least 0")
         self.require("seed", 0 <= self.seed < 2**32, "from 0 to 2**32 - 1")
         self.require("batch_size", self.batch_size >= 1, "at least 1")
@@ -78,6 +77,23 @@ class MethodConfig:
         self.require("log_std_min", self.log_std_min <= self.log_std_max, "at most log_std_max")
         self.require("holdout", 0 <= self.holdout < 1, "from 0 to below 1")
         self.require("checkpoint_every", self.checkpoint_every >= 1, "at least 1")
+
+    def _checked(self, field: dataclasses.Field[Any]) -> Any:
+        """The field's value as its own type: 3 for a float is 3.0, and 10.5 for an int is wrong."""
+        value: Any = getattr(self, field.name)
+        optional = field.type == int | None
+        if optional and value is None:
+            return None
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if field.type is int or optional:
+            if not number or not isinstance(value, numbers.Integral):
+                raise ConfigError(f"{field.name} = {value!r}: must be a whole number")
+            return int(value)
+        if field.type is float:
+            if not number or not math.isfinite(value):
+                raise ConfigError(f"{field.name} = {value!r}: must be a finite number")
+            return float(value)
+        return value
 
     def require(self, name: str, holds: bool, allowed: str) -> None:
         """Raise an error that names the field, its value and what is allowed."""
