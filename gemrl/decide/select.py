@@ -82,44 +82,48 @@ def decide_one(
     actor = models.actor(scaled).affine(scales.half, scales.middle)
     density = models.behavior
     behavior = None if density is None else density(scaled).affine(scales.half, scales.middle)
+
+    def support_of(action: Float[Array, "*c a"]) -> Float[Array, "*c"]:
+        missing = jnp.full(action.shape[:-1], jnp.nan)
+        return missing if behavior is None else behavior.log_prob(action)
+
+    def distance_of(action: Float[Array, " a"]) -> Float[Array, ""]:
+        missing = jnp.full((), jnp.nan)
+        return missing if behavior is None else collapse_distance(action, behavior.means)
+
     candidates = propose(actor, behavior, key, shape, scales)
     q = critic_values(models, scales, scaled, candidates)
-    missing = jnp.full(candidates.shape[:1], jnp.nan)
-
-    value = missing if q.shape[0] == 0 else lcb(q, lam)
-    log_support = missing if behavior is None else behavior.log_prob(candidates)
+    value = lcb(q, lam) if models.critics else jnp.full(candidates.shape[:1], jnp.nan)
+    log_support = support_of(candidates)
     support_mean, support_std = moments(log_support)
     support_z = standardize(log_support, support_mean, support_std)
+
     ranked_value = standardize(value, *moments(value)) if shape.value == "zscore" else value
     ranked_support = log_support if shape.support == "raw" else support_z
     # Without a density the weight is zero by rule, and 0 x NaN would hide the value.
     scores = ranked_value if behavior is None else score(ranked_value, ranked_support, wp)
-
     top = top_k(scores, shape.k_smooth)
-    action = top_k_mean(candidates, top)
-    executed_log_support = jnp.nan if behavior is None else behavior.log_prob(action)
-    executed_z = standardize(jnp.asarray(executed_log_support), support_mean, support_std)
-    nowhere = jnp.asarray(jnp.nan)
-    return ({"q": q} if models.critics else {}) | {
+    chosen, action = top[0], top_k_mean(candidates, top)
+
+    executed_log_support = support_of(action)
+    executed_z = standardize(executed_log_support, support_mean, support_std)
+    return {
         "action": action,
         "candidates": candidates,
+        "q": q,
         "lcb": value,
         "log_support": log_support,
         "support_z": support_z,
         "score": scores,
-        "chosen": top[0],
+        "chosen": chosen,
         "n_scored": jnp.asarray(candidates.shape[0]),
         "wp": wp,
-        "violation": violation(support_z[top[0]]),
-        "collapse_dist": nowhere
-        if behavior is None
-        else collapse_distance(candidates[top[0]], behavior.means),
-        "executed_log_support": jnp.asarray(executed_log_support),
+        "violation": violation(support_z[chosen]),
+        "collapse_dist": distance_of(candidates[chosen]),
+        "executed_log_support": executed_log_support,
         "executed_support_z": executed_z,
         "executed_violation": violation(executed_z),
-        "executed_collapse_dist": nowhere
-        if behavior is None
-        else collapse_distance(action, behavior.means),
+        "executed_collapse_dist": distance_of(action),
     }
 
 
@@ -147,13 +151,14 @@ def decide_batch(
     shape: Shape,
 ) -> dict[str, Array]:
     """`decide_one` for each row, in blocks: faster than all at once, and with bounded memory."""
+    if not models.critics:
+        # Nothing heavy to evaluate, and the blocked map cannot carry an empty array of values.
+        return jax.vmap(lambda o, k, w: decide_one(models, scales, o, k, lam, w, shape))(
+            obs, keys, wp
+        )
     block = max(1, ROWS_TOGETHER // (shape.n + 1))
-    result = jax.lax.map(
+    return jax.lax.map(
         lambda row: decide_one(models, scales, row[0], row[1], lam, row[2], shape),
         (obs, keys, wp),
         batch_size=min(block, obs.shape[0]),
     )
-    if not models.critics:
-        # An empty array cannot pass through the map.
-        result["q"] = jnp.zeros((obs.shape[0], 0, result["score"].shape[1]))
-    return result
