@@ -11,6 +11,7 @@ import numpy as np
 from gemrl.errors import KnobError
 
 MAX_CANDIDATES = 2**20
+MAX_WEIGHT = 1e9
 
 WORDS = {
     "source": ("actor", "behavior", "unimodal"),
@@ -116,6 +117,8 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
 
 def _weight(name: str, value: Any) -> float:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:
-        raise KnobError(f"{name} = {value!r}: must be a finite number of at least 0")
+    if not number or not 0 <= value <= MAX_WEIGHT:
+        raise KnobError(
+            f"{name} = {value!r}: must be a finite number of at least 0, at most {MAX_WEIGHT:g}"
+        )
     return float(value)

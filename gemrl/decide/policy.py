@@ -78,6 +78,7 @@ class Policy:
             shape=Shape(*(getattr(knobs, name) for name in Shape._fields)),
         )
         decision = Decision(**{name: np.asarray(value) for name, value in result.items()})
+        self._require_finite(decision)
         return decision.row(0) if single else decision
 
     def actor(self, obs: Any) -> Mixture:
@@ -120,7 +121,12 @@ class Policy:
 
     def _rows(self, obs: Any) -> tuple[np.ndarray, bool]:
         """The observation as rows of float32, and whether it was a single one."""
-        given = np.asarray(obs)
+        try:
+            given = np.asarray(obs)
+        except ValueError as error:
+            raise ObservationError(
+                f"the observation is not an array of numbers: {error}"
+            ) from error
         size = self.spec.obs_dim
         if given.ndim not in (1, 2) or given.shape[-1] != size or given.shape[0] == 0:
             raise ObservationError(
@@ -129,6 +135,16 @@ class Policy:
             )
         rows = _finite_float32("the observation", given)
         return (rows[None], True) if given.ndim == 1 else (rows, False)
+
+    def _require_finite(self, decision: Decision) -> None:
+        """Refuse a state so far from the data that the networks overflow."""
+        scores = decision.score if self.models.critics else decision.action
+        overflown = ~(np.isfinite(scores).all(axis=1) & np.isfinite(decision.action).all(axis=1))
+        if overflown.any():
+            raise ObservationError(
+                f"the observation in row {int(np.argmax(overflown))} is so large that scores are no "
+                "longer finite; it cannot be of the kind that the policy was trained on"
+            )
 
     def _require_models(self, knobs: Knobs) -> None:
         if not self.models.critics and knobs.n > 0:

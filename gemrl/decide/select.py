@@ -103,7 +103,9 @@ def decide_one(
     # Without a density the weight is zero by rule, and 0 x NaN would hide the value.
     scores = ranked_value if behavior is None else score(ranked_value, ranked_support, wp)
     top = top_k(scores, shape.k_smooth)
-    chosen, action = top[0], top_k_mean(candidates, top)
+    chosen = top[0]
+    # A mean of actions at a bound can pass it by rounding.
+    action = jnp.clip(top_k_mean(candidates, top), scales.action_low, scales.action_high)
 
     executed_log_support = support_of(action)
     executed_z = standardize(executed_log_support, support_mean, support_std)
