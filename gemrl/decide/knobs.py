@@ -69,7 +69,7 @@ class Knobs:
             object.__setattr__(self, "wp", _weight("wp", self.wp))
         for name, allowed in WORDS.items():
             value = getattr(self, name)
-            if value not in allowed:
+            if not isinstance(value, str) or value not in allowed:
                 raise KnobError(f"{name} = {value!r}: must be one of {', '.join(allowed)}")
         if self.n == 0 and self.anchor == "none":
             raise KnobError("n = 0 with anchor = 'none' leaves no candidate: raise n or set anchor")
@@ -117,7 +117,7 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
 
 def _weight(name: str, value: Any) -> float:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 <= value <= MAX_WEIGHT:
+    if not number or not 0 <= float(value) <= MAX_WEIGHT:
         raise KnobError(
             f"{name} = {value!r}: must be a finite number of at least 0, at most {MAX_WEIGHT:g}"
         )

@@ -142,8 +142,8 @@ class Policy:
         overflown = ~(np.isfinite(scores).all(axis=1) & np.isfinite(decision.action).all(axis=1))
         if overflown.any():
             raise ObservationError(
-                f"the observation in row {int(np.argmax(overflown))} is so large that scores are no "
-                "longer finite; it cannot be of the kind that the policy was trained on"
+                f"the observation in row {int(np.argmax(overflown))} is so large that scores are "
+                "not finite any more; it cannot be of the kind that the policy was trained on"
             )
 
     def _require_models(self, knobs: Knobs) -> None:
