@@ -117,7 +117,8 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
 
 def _weight(name: str, value: Any) -> float:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 <= float(value) <= MAX_WEIGHT:
+    exact = isinstance(value, numbers.Rational)
+    if not number or not 0 <= (value if exact else float(value)) <= MAX_WEIGHT:
         raise KnobError(
             f"{name} = {value!r}: must be a finite number of at least 0, at most {MAX_WEIGHT:g}"
         )
