@@ -167,6 +167,8 @@ def report(args: ReportArgs) -> None:
     if not args.runs:
         raise ConfigError("report needs at least one run folder or file of rows")
     if all(path.suffix == ".jsonl" for path in args.runs):
+        if args.out is not None:
+            raise ConfigError("--out goes with run folders; a table of rows is printed")
         missing = [str(path) for path in args.runs if not path.exists()]
         if missing:
             raise ConfigError(f"no such file: {', '.join(missing)}")

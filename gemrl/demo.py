@@ -4,9 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from gemrl.data.dataset import Dataset
 from gemrl.data.inspect import describe, inspect
 from gemrl.data.readers import load_dataset
 from gemrl.data.recipes import make_dataset
@@ -14,7 +16,7 @@ from gemrl.data.storage import regenerated_path
 from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy, load
-from gemrl.errors import ConfigError
+from gemrl.errors import ConfigError, DataError
 from gemrl.evaluate.choose import Choice, choose, weight_grid
 from gemrl.evaluate.report import write_report
 from gemrl.evaluate.rollouts import evaluate_policy
@@ -52,9 +54,9 @@ def run_demo(
     screen = Console(highlight=False)
 
     screen.print(f"[bold]1. Data[/] for {TASK}")
-    file = _data(screen, data_steps or task_named(TASK).published_steps, out)
+    file, data = _data(screen, data_steps or task_named(TASK).published_steps, out)
     screen.print(f"\n[bold]2. Training[/] {steps:,} updates of GEM, IQL and BC, {seeds} seed(s)")
-    _train(screen, file, configs)
+    _train(screen, file, data.fingerprint, configs)
     policies = [_with_baselines(run) for run in runs]
 
     screen.print("\n[bold]3. Knobs[/] chosen on validation seeds")
@@ -67,7 +69,7 @@ def run_demo(
     for text in LEGEND:
         screen.print(Padding(text, (0, 0, 0, 2)), style="dim")
     page = write_report(runs, out / "report.html")
-    screen.print(f"\nThe report with pictures: [bold]{page}[/]")
+    screen.print(f"\nThe report with pictures: [bold]{escape(str(page))}[/]", soft_wrap=True)
 
 
 def _configs(
@@ -84,27 +86,40 @@ def _configs(
     return configs
 
 
-def _data(screen: Console, steps: int, out: Path) -> Path:
+def _data(screen: Console, steps: int, out: Path) -> tuple[Path, Dataset]:
     """The published size goes where other commands find it, another size beside the runs."""
     task = task_named(TASK)
     published = steps == task.published_steps
     file = regenerated_path(TASK) if published else out / f"{TASK}-{steps}.hdf5"
     if file.exists():
-        screen.print(f"{file} is there already")
+        screen.print(escape(f"{file} is there already"), soft_wrap=True)
     else:
         with bar(f"make {TASK}", steps, "steps") as report:
             make_dataset(task, steps, 0, file, report)
-    screen.print(describe(inspect(load_dataset(file))))
-    return file
+    data = load_dataset(file)
+    if len(data) != steps:
+        raise DataError(
+            f"{file} has {len(data):,} transitions where the demo wants {steps:,}: remove it, or "
+            "give its size as --data-steps"
+        )
+    screen.print(escape(describe(inspect(data))), soft_wrap=True)
+    return file, data
 
 
-def _train(screen: Console, file: Path, configs: dict[Path, tuple[Method, MethodConfig]]) -> None:
+def _train(
+    screen: Console,
+    file: Path,
+    fingerprint: str,
+    configs: dict[Path, tuple[Method, MethodConfig]],
+) -> None:
     jobs = []
     for out, (method, config) in configs.items():
         if (out / MANIFEST).exists():
-            if load_manifest(out)["config"] != config_to_json(config):
-                raise ConfigError(f"{out} was trained with other settings: choose another --out")
-            screen.print(f"{out} is trained already")
+            manifest = load_manifest(out)
+            same_data = manifest["dataset"]["fingerprint"] == fingerprint
+            if manifest["config"] != config_to_json(config) or not same_data:
+                raise ConfigError(f"{out} has other settings or data: choose another --out")
+            screen.print(escape(f"{out} is trained already"), soft_wrap=True)
             continue
         words = [str(file), "--method", method.name, "--steps", str(config.steps)]
         words += ["--seed", str(config.seed)]

@@ -62,6 +62,9 @@ class Dataset:
                 f"{self.source}: next_observations has shape {self.next_observations.shape} where "
                 f"observations has {self.observations.shape}"
             )
+        for name in ("observations", "actions"):
+            if getattr(self, name).shape[1] == 0:
+                raise DataError(f"{self.source}: {name} has no dimensions")
         for name in ("action_low", "action_high"):
             if getattr(self, name).shape != (self.action_dim,):
                 raise DataError(
@@ -121,15 +124,16 @@ class Dataset:
                     f"{self.source}: {name} holds {int(bad.sum())} values that are not finite, the "
                     f"first in row {row}; mend or drop those rows"
                 )
-        if not (self.action_low < self.action_high).all():
-            raise DataError(f"{self.source}: action_low must lie below action_high")
+        bounds = np.stack([self.action_low, self.action_high])
+        if not np.isfinite(bounds).all() or not (bounds[0] < bounds[1]).all():
+            raise DataError(f"{self.source}: action_low must be finite and below action_high")
         outside = self.outside_bounds()
         if outside.any():
             row = int(np.argmax(outside.any(axis=1)))
             raise DataError(
                 f"{self.source}: {int(outside.any(axis=1).sum())} actions lie outside the bounds "
                 f"[{self.action_low.min():g}, {self.action_high.max():g}], the first in row {row}: "
-                f"{self.actions[row].tolist()}; clip or rescale them, or give wider bounds"
+                f"{self.actions[row].tolist()}; clip or rescale them, or give their bounds"
             )
 
     def outside_bounds(self) -> Bool[np.ndarray, "t a"]:
@@ -208,6 +212,11 @@ def from_arrays(
         if columns[name].size != rows:
             shape = columns[name].shape
             raise DataError(f"{source}: {name} has shape {shape}: must be one number a row")
+    for name in columns.keys() & {"terminals", "timeouts"}:
+        if not np.isin(columns[name], (0, 1)).all():
+            raise DataError(f"{source}: {name} holds something else than 0 and 1")
+    if columns["actions"].ndim != 2:
+        raise DataError(f"{source}: actions has shape {columns['actions'].shape}, not 2 axes")
     terminal = columns["terminals"].reshape(rows).astype(bool)
     ends = terminal.copy()
     if "timeouts" in columns:

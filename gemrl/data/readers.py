@@ -23,6 +23,8 @@ def load_dataset(source: str | Path, *, task: str | None = None) -> Dataset:
     saying which. `task` names the task of a file that does not say it itself.
     """
     if str(source) in TASKS:
+        if task not in (None, str(source)):
+            raise DataError(f"task {task!r} contradicts the dataset of {source}")
         path = _cached(task_named(str(source)))
         return _read(path, str(source))
     path = Path(source).expanduser()
@@ -55,7 +57,10 @@ def _read(path: Path, task: str | None) -> Dataset:
         raise DataError(
             f"{path}: lacks {', '.join(missing)}; it has {', '.join(sorted(arrays)) or 'nothing'}"
         )
-    named = task or attributes.get("gemrl_task")
+    own = attributes.get("gemrl_task")
+    if task and own and task != own:
+        raise DataError(f"{path} names its task {own!r}, which contradicts {task!r}")
+    named = task or own
     known = task_named(named) if named else None
     origin = attributes.get("gemrl_origin", "unknown")
     if path == genuine_path(named or ""):
@@ -66,7 +71,7 @@ def _read(path: Path, task: str | None) -> Dataset:
         action_high=known.action_high if known else 1.0,
         task=named,
         origin=origin,
-        source=str(path),
+        source=str(path.resolve()),
     )
 
 

@@ -122,6 +122,8 @@ def make_dataset(
         raise ConfigError(f"steps = {steps}: must be at least 1")
     if seed < 0:
         raise ConfigError(f"seed = {seed}: must be at least 0")
+    if out.suffix not in (".hdf5", ".h5"):
+        raise ConfigError(f"out = {out}: must end in .hdf5")
 
     arrays = make_maze2d(task, steps, seed, report)
     with atomic_path(out) as temporary, h5py.File(temporary, "w") as file:

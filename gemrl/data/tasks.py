@@ -39,6 +39,8 @@ class Task:
     episodes: int
     """Evaluation episodes a cell."""
     rewards: RewardTransform
+    obs_dim: int
+    action_dim: int
     action_low: float = -1.0
     action_high: float = 1.0
 
@@ -91,6 +93,8 @@ def _maze2d(
         published_steps=steps,
         episodes=100,
         rewards=RewardTransform(),
+        obs_dim=4,
+        action_dim=2,
     )
 
 

@@ -117,8 +117,9 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
 
 def _weight(name: str, value: Any) -> float:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    exact = isinstance(value, numbers.Rational)
-    if not number or not 0 <= (value if exact else float(value)) <= MAX_WEIGHT:
+    # A large whole number has no float, and a small float type cannot hold the limit.
+    bounded: Any = value if isinstance(value, numbers.Rational) else float(value if number else 0)
+    if not number or not 0 <= bounded <= MAX_WEIGHT:
         raise KnobError(
             f"{name} = {value!r}: must be a finite number of at least 0, at most {MAX_WEIGHT:g}"
         )

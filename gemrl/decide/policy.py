@@ -65,6 +65,8 @@ class Policy:
         schedule of the support weight.
         """
         knobs = self.default_knobs if knobs is None else knobs
+        if not isinstance(knobs, Knobs):
+            raise KnobError(f"knobs = {knobs!r}: must be gemrl.Knobs")
         self._require_models(knobs)
         rows, single = self._rows(obs)
         steps = None if t is None else _whole_numbers("t", t, len(rows), 2**31)
@@ -96,8 +98,8 @@ class Policy:
         rows, single = self._rows(obs)
         given = np.asarray(actions)
         candidates = given[None] if single else given
-        wanted = (len(rows), candidates.shape[1] if candidates.ndim == 3 else "C")
-        if candidates.ndim != 3 or candidates.shape != (*wanted, self.spec.action_dim):
+        fits = candidates.ndim == 3 and len(candidates) == len(rows)
+        if not fits or candidates.shape[2] != self.spec.action_dim:
             batch = "" if single else f"{len(rows)}, "
             raise ObservationError(
                 f"actions have shape {given.shape}: must be [{batch}C, {self.spec.action_dim}]"

@@ -18,7 +18,7 @@ from gemrl.maths.mixture import (
     sampling_noise,
     top_component,
 )
-from gemrl.maths.score import lcb, moments, score, standardize, top_k, top_k_mean
+from gemrl.maths.score import lcb, moments, score, standardize, top_k, top_k_mean, zscore
 from gemrl.methods.protocol import Models
 
 
@@ -95,20 +95,22 @@ def decide_one(
     q = critic_values(models, scales, scaled, candidates)
     value = lcb(q, lam) if models.critics else jnp.full(candidates.shape[:1], jnp.nan)
     log_support = support_of(candidates)
-    support_mean, support_std = moments(log_support)
-    support_z = standardize(log_support, support_mean, support_std)
+    support_z = zscore(log_support)
 
-    ranked_value = standardize(value, *moments(value)) if shape.value == "zscore" else value
+    ranked_value = zscore(value) if shape.value == "zscore" else value
     ranked_support = log_support if shape.support == "raw" else support_z
     # Without a density the weight is zero by rule, and 0 x NaN would hide the value.
     scores = ranked_value if behavior is None else score(ranked_value, ranked_support, wp)
     top = top_k(scores, shape.k_smooth)
     chosen = top[0]
-    # A mean of actions at a bound can pass it by rounding.
-    action = jnp.clip(top_k_mean(candidates, top), scales.action_low, scales.action_high)
-
-    executed_log_support = support_of(action)
-    executed_z = standardize(executed_log_support, support_mean, support_std)
+    if shape.k_smooth == 1:
+        action, executed_log_support = candidates[chosen], log_support[chosen]
+        executed_z = support_z[chosen]
+    else:
+        # A mean of actions at a bound can pass it by rounding.
+        action = jnp.clip(top_k_mean(candidates, top), scales.action_low, scales.action_high)
+        executed_log_support = support_of(action)
+        executed_z = standardize(executed_log_support, *moments(log_support))
     return {
         "action": action,
         "candidates": candidates,

@@ -52,7 +52,7 @@ def audit(policy: Policy, data: Dataset, knobs: Knobs, states: int = 1000) -> di
         },
         "decisions": [
             _decisions(policy, observations, replace(knobs, n=n))
-            for n in (BUDGETS if policy.models.critics else (0,))
+            for n in (sorted({*BUDGETS, knobs.n}) if policy.models.critics else (0,))
             if n or knobs.anchor != "none"
         ],
     }
@@ -70,7 +70,9 @@ def _components(log_weights: np.ndarray) -> dict[str, Any]:
 
 
 def _decisions(policy: Policy, observations: np.ndarray, knobs: Knobs) -> dict[str, Any]:
-    t = 0 if isinstance(knobs.wp, Cosine) else None
+    # A schedule is looked at along its whole course, a step of it at each state.
+    steps = np.arange(len(observations))
+    t = steps % knobs.wp.horizon if isinstance(knobs.wp, Cosine) else None
     decision = policy.decide(observations, knobs, seed=0, t=t)
     fields = {name: float(np.mean(values)) for name, values in audit_fields(decision).items()}
     fields = {name: None if np.isnan(value) else value for name, value in fields.items()}

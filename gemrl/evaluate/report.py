@@ -19,10 +19,10 @@ from gemrl.decide.knobs import Cosine, Knobs
 from gemrl.decide.policy import Policy, load
 from gemrl.errors import DataError, MissingExtraError
 from gemrl.evaluate.choose import by_setting, choose
-from gemrl.evaluate.rollouts import paths_file
+from gemrl.evaluate.rollouts import paths_file, read_paths
 from gemrl.evaluate.rows import ROWS, Row, read_rows
 from gemrl.evaluate.table import HEADINGS, LEGEND, Line, label_of, line, lines_of
-from gemrl.learn.bundle import load_manifest
+from gemrl.learn.bundle import MANIFEST, load_manifest
 from gemrl.learn.train import METRICS, read_metrics
 
 # The picture of candidates is drawn at the most divided of this many states of the data.
@@ -74,8 +74,9 @@ def contents(runs: list[Path]) -> dict[str, Any]:
 
 def _guarded(test: Sequence[Row], validation: Sequence[Row]) -> Knobs:
     """The knobs of the pictures: those chosen on validation, else the first that were tested."""
-    if validation:
-        return replace(choose(validation)[0].knobs, n=1024)
+    searches = [row for row in validation if row.knobs["n"] > 0 and row.knobs["wp"] != 0]
+    if searches:
+        return replace(choose(searches)[0].knobs, n=1024)
     tested = [Knobs.from_json(row.knobs) for row in test if row.method == "gem"]
     return next((knobs for knobs in tested if knobs.n > 0 and knobs.wp != 0), Knobs())
 
@@ -118,10 +119,12 @@ def _pictures(
             "the report needs jinja2 and matplotlib; install gemrl[report]"
         ) from error
 
-    found: dict[str, Any] = {}
+    names = ("data", "candidates", "budget", "sweep", "paths", "curves")
+    found: dict[str, Any] = dict.fromkeys(names)
     if data is not None and task is not None:
         found["data"] = pictures.data_map(task.maze, data.observations, data.rewards)
-    if data is not None and policy.models.behavior is not None and policy.models.critics:
+    complete = policy.models.behavior is not None and policy.models.critics
+    if data is not None and complete and data.action_dim > 1:
         found |= _candidates(policy, data, guarded)
     scaling, unguarded = _scaling(test, guarded)
     if len(scaling) > 1:
@@ -141,7 +144,7 @@ def _pictures(
         (load_manifest(folder)["method"], read_metrics(folder))
         for run in runs
         for folder in (run, *sorted(run.glob("baselines/*")))
-        if (folder / METRICS).exists()
+        if (folder / METRICS).exists() and (folder / MANIFEST).exists()
     ]
     if metrics:
         found["curves"] = pictures.training_curves(metrics)
@@ -208,7 +211,6 @@ def _paths(runs: list[Path], rows: Sequence[Row], guarded: Knobs) -> list[tuple[
             knobs = Knobs.from_json(row.knobs)
             file = paths_file(runs[0], row.cell)
             if row.method == method and knobs.n == n and wp in (None, knobs.wp) and file.exists():
-                with np.load(file, allow_pickle=False) as kept:
-                    found.append((label_of(method, knobs), kept["observations"]))
+                found.append((label_of(method, knobs), read_paths(file)))
                 break
     return found

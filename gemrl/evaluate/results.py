@@ -15,6 +15,10 @@ def markdown(rows: Sequence[Row]) -> str:
     validation = [row for row in rows if row.protocol == "validation"]
     if not test:
         raise DataError("there are no test rows to show")
+    for name in ("task", "updates", "data_origin"):
+        kinds = sorted({str(getattr(row, name)) for row in rows})
+        if len(kinds) > 1:
+            raise DataError(f"these rows are of more than one {name} ({', '.join(kinds)})")
     parts = [labels(test), table(HEADINGS, [found.cells for found in lines_of(test)])]
     pairs = differences(test)
     if pairs:
@@ -61,7 +65,12 @@ def differences(rows: Sequence[Row]) -> list[tuple[str, str]]:
         (f"{label_of(m, k)} − {label_of(om, ok)}", str(paired(found, ofound)))
         for m, k, found in searches
         for om, ok, ofound in others
+        if _starts(found) & _starts(ofound)
     ]
+
+
+def _starts(rows: Sequence[Row]) -> set[tuple[int, int]]:
+    return {(row.train_seed, row.episode_seed) for row in rows}
 
 
 def paired(first: Sequence[Row], second: Sequence[Row]) -> Estimate:

@@ -1,6 +1,8 @@
 """Episodes of a policy in its task's environment, all of them stepped together."""
 
 import hashlib
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from gemrl.decide.decision import Decision
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
 from gemrl.envs.maze2d import Maze2D
-from gemrl.errors import ConfigError, TaskError
+from gemrl.errors import ConfigError, DataError, TaskError
 from gemrl.evaluate.rows import PROTOCOLS, Row, append_rows, cell_of, read_rows
 from gemrl.maths.statistics import normalized_score
 from gemrl.progress import Report, bar, silent
@@ -45,6 +47,7 @@ def evaluate_policy(
     if not 1 <= count <= len(seeds):
         raise ConfigError(f"episodes = {count}: must be from 1 to {len(seeds):,}")
     knobs = policy.default_knobs if knobs is None else knobs
+    _require_fit(policy, chosen)
 
     cell = cell_of(policy.digest, name, protocol, knobs.to_json())
     found = {}
@@ -61,6 +64,19 @@ def evaluate_policy(
             append_rows(Path(rows_file), rows)
             _keep_paths(Path(rows_file).parent, cell, paths)
     return [found[seed] for seed in seeds[:count]]
+
+
+def _require_fit(policy: Policy, task: Task) -> None:
+    """Refuse to drive an environment whose observations or actions are not the policy's."""
+    spec = policy.spec
+    bounds = (task.action_low, task.action_high)
+    if (spec.obs_dim, spec.action_dim) != (task.obs_dim, task.action_dim):
+        raise TaskError(
+            f"{task.name} has {task.obs_dim} observation and {task.action_dim} action dimensions, "
+            f"and the policy {spec.obs_dim} and {spec.action_dim}"
+        )
+    if not ((spec.action_low == bounds[0]).all() and (spec.action_high == bounds[1]).all()):
+        raise TaskError(f"{task.name} has actions from {bounds[0]} to {bounds[1]}; the policy not")
 
 
 def rollout(
@@ -133,11 +149,19 @@ def paths_file(folder: Path, cell: str) -> Path:
     return folder / "paths" / f"{hashlib.sha256(cell.encode()).hexdigest()[:16]}.npz"
 
 
+def read_paths(path: Path) -> np.ndarray:
+    """Observations [T + 1, E, S] of a cell's first episodes."""
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            return kept["observations"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: not readable ({error}); remove it") from error
+
+
 def _keep_paths(folder: Path, cell: str, observations: np.ndarray) -> None:
     path = paths_file(folder, cell)
     kept = observations.astype(np.float32)
     if path.exists():
-        with np.load(path, allow_pickle=False) as earlier:
-            kept = np.concatenate([earlier["observations"], kept], axis=1)
+        kept = np.concatenate([read_paths(path), kept], axis=1)
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, observations=kept[:, :PATHS_KEPT])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gemrl.data.storage import atomic_path
+from gemrl.decide.knobs import Knobs
 from gemrl.errors import DataError
 
 ROWS = "rows.jsonl"
@@ -90,7 +91,10 @@ def read_rows(path: str | Path) -> list[Row]:
         return []
     names = {field.name for field in fields(Row)}
     rows = []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a file of rows ({error})") from error
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
@@ -102,5 +106,9 @@ def read_rows(path: str | Path) -> list[Row]:
             raise DataError(f"{path}, line {number}: not a row ({error})") from error
         if not isinstance(values, dict) or set(values) != names:
             raise DataError(f"{path}, line {number}: not a row of this version of gemrl")
+        try:
+            Knobs.from_json(values["knobs"])
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{path}, line {number}: knobs that are none ({error})") from error
         rows.append(Row(**values))
     return rows

@@ -105,7 +105,7 @@ def load_manifest(folder: Path) -> dict[str, Any]:
         else:
             hint = "there is no such folder"
         raise BundleError(f"no policy in {folder}: {hint}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{path}: not readable as JSON ({error})") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
         raise BundleError(f"{path}: not a policy's manifest")
@@ -138,7 +138,10 @@ def load_bundle(folder: str | Path) -> Bundle:
         raise BundleError(
             f"{path}: SHA-256 differs from the manifest's; the file is damaged or of another run"
         )
-    config = config_from_json(manifest["method"], manifest["config"])
+    try:
+        config = config_from_json(manifest["method"], manifest["config"])
+    except ConfigError as error:
+        raise BundleError(f"{folder / MANIFEST}: {error}") from error
     spec = Spec.from_json(manifest["spec"])
     models = load_tree(path, _skeleton(manifest["method"], config, spec))
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(models)):

@@ -21,9 +21,9 @@ def folder_of(run: Path) -> Path:
     return run / "checkpoints"
 
 
-def identity(config: dict[str, Any], method: str, fingerprint: str) -> str:
-    """What must agree for a checkpoint to be continued: method, configuration and data."""
-    text = json.dumps([method, config, fingerprint], sort_keys=True)
+def identity(config: dict[str, Any], method: str, fingerprint: str, task: str | None) -> str:
+    """What must agree for a run to be continued: method, configuration, data and its task."""
+    text = json.dumps([method, config, fingerprint, task], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -38,10 +38,11 @@ def save_checkpoint(run: Path, state: Any, done: int, run_identity: str) -> None
 def load_checkpoint(
     run: Path, like: Any, run_identity: str, warn: Callable[[str], None]
 ) -> tuple[Any, int] | None:
-    """The newest readable checkpoint and its number of updates; None where there is none."""
+    """The newest readable checkpoint and its number of updates; None where there is none at all."""
     for leftover in folder_of(run).glob(".*.tmp"):
         leftover.unlink(missing_ok=True)  # Of a process that was killed while it wrote.
-    for path in sorted(folder_of(run).glob("*.safetensors"), reverse=True):
+    paths = sorted(folder_of(run).glob("*.safetensors"), reverse=True)
+    for path in paths:
         try:
             metadata = load_metadata(path)
             if metadata.get("identity") != run_identity:
@@ -52,4 +53,8 @@ def load_checkpoint(
             return load_tree(path, like), int(metadata["done"])
         except BundleError as error:
             warn(f"skipping a checkpoint that cannot be read: {error}")
+    if paths:
+        raise TrainingError(
+            f"no checkpoint in {folder_of(run)} can be read; remove {run} to start afresh"
+        )
     return None

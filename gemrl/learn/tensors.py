@@ -22,10 +22,10 @@ def tree_names(tree: Any) -> list[str]:
 def save_tree(path: Path, tree: Any, metadata: dict[str, str] | None = None) -> str:
     """Write a tree atomically; returns the SHA-256 of the file."""
     arrays = {
-        name: np.ascontiguousarray(leaf)
+        name: np.asarray(leaf, order="C")  # Not ascontiguousarray, which makes [1] of a scalar.
         for name, leaf in zip(tree_names(tree), jax.tree.leaves(tree), strict=True)
     }
-    data = save(arrays, metadata=metadata)
+    data = save(arrays, metadata={**(metadata or {}), "sha256": _digest(arrays)})
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
     return hashlib.sha256(data).hexdigest()
@@ -49,14 +49,27 @@ def load_tree(path: Path, like: Any) -> Any:
                 f"{path}: the weights do not fit the configuration; missing or unknown: "
                 f"{', '.join(odd[:4])}{' ...' if len(odd) > 4 else ''}"
             )
-        arrays = [file.get_tensor(name) for name in names]
-    for name, array, leaf in zip(names, arrays, leaves, strict=True):
+        arrays = {name: file.get_tensor(name) for name in names}
+        recorded = (file.metadata() or {}).get("sha256")
+    if recorded is not None and recorded != _digest(arrays):
+        raise BundleError(f"{path}: the tensors do not match their digest; the file is damaged")
+    for (name, array), leaf in zip(arrays.items(), leaves, strict=True):
         if array.shape != leaf.shape or array.dtype != leaf.dtype:
             raise BundleError(
                 f"{path}: {name} is {array.dtype}{array.shape} where the configuration needs "
                 f"{leaf.dtype}{leaf.shape}"
             )
-    return jax.tree.unflatten(structure, [jax.numpy.asarray(array) for array in arrays])
+    return jax.tree.unflatten(structure, [jax.numpy.asarray(array) for array in arrays.values()])
+
+
+def _digest(arrays: dict[str, np.ndarray]) -> str:
+    """SHA-256 over names, types, shapes and contents."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def _opened(path: Path) -> Any:

@@ -16,10 +16,10 @@ from gemrl.data.dataset import Dataset
 from gemrl.data.storage import write_text
 from gemrl.data.tasks import RewardTransform, task_named
 from gemrl.decide.policy import Policy
-from gemrl.errors import TrainingError
+from gemrl.errors import DataError, TrainingError
 from gemrl.learn.bundle import MANIFEST, Bundle, config_to_json, load_bundle, save_bundle
 from gemrl.learn.calibration import calibrate
-from gemrl.learn.checkpoint import identity, load_checkpoint, save_checkpoint
+from gemrl.learn.checkpoint import folder_of, identity, load_checkpoint, save_checkpoint
 from gemrl.learn.loop import pack, phase_key, run_updates
 from gemrl.learn.spec import Spec, scale, spec_of
 from gemrl.methods import method_of
@@ -45,20 +45,22 @@ def train(
     With `resume` a run that was cut off goes on from its last checkpoint, to the same weights as if
     it had never stopped; a finished one is loaded. Without, a folder in use is refused.
     """
+    if not isinstance(data, Dataset):
+        raise DataError(f"train needs a Dataset, not {data!r}: see load_dataset and from_arrays")
     config = GemConfig() if config is None else config
     method = method_of(config)
     data.require_trainable()
     out = Path(out)
-    run_identity = identity(config_to_json(config), method.name, data.fingerprint)
+    run_identity = identity(config_to_json(config), method.name, data.fingerprint, data.task)
     with _lock(out):
         if (out / MANIFEST).exists():
             return Policy(_finished(out, run_identity, resume, quiet))
-        if not resume and (out / METRICS).exists():
+        if not resume and ((out / METRICS).exists() or folder_of(out).exists()):
             raise TrainingError(
                 f"{out} holds an unfinished run; go on with resume=True or --resume, or choose "
                 "another output folder"
             )
-        return Policy(_train(data, config, method, out, run_identity, quiet))
+        return Policy(_train(data, config, method, out, run_identity, resume, quiet))
 
 
 def _finished(out: Path, run_identity: str, resume: bool, quiet: bool) -> Bundle:
@@ -95,7 +97,13 @@ class _Run:
 
 
 def _train(
-    data: Dataset, config: MethodConfig, method: Method, out: Path, run_identity: str, quiet: bool
+    data: Dataset,
+    config: MethodConfig,
+    method: Method,
+    out: Path,
+    run_identity: str,
+    resume: bool,
+    quiet: bool,
 ) -> Bundle:
     train_rows, held_rows = data.split_episodes(config.holdout, config.seed)
     rewards = task_named(data.task).rewards if data.task else RewardTransform()
@@ -107,7 +115,7 @@ def _train(
     # Copies, since the loop reuses the state's memory and fresh targets share the critics'.
     state = jax.tree.map(jnp.copy, method.init(config, spec.obs_dim, spec.action_dim, init_key))
     done = 0
-    found = load_checkpoint(out, state, run_identity, say)
+    found = load_checkpoint(out, state, run_identity, say) if resume else None
     if found is not None:
         state, done = found
         if not quiet:
@@ -217,9 +225,9 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
 def last_update(path: Path) -> int:
     """Updates that a run's metrics speak of so far; 0 before the first line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return int(json.loads(lines[-1])["update"])
-    except (OSError, IndexError, json.JSONDecodeError):
+        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+        return int(json.loads(whole.rpartition("\n")[2])["update"])
+    except (OSError, json.JSONDecodeError):
         return 0
 
 

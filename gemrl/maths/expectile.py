@@ -15,4 +15,5 @@ def expectile_loss(delta: Float[Array, "*b"], expectile: float) -> Float[Array, 
 
 def guidance_weight(advantage: Float[Array, "*b"], beta: float, cap: float) -> Float[Array, "*b"]:
     """min(exp(beta A), cap)  (Eq. 41, Eq. 69); the cap comes before exp, which cannot overflow."""
-    return jnp.exp(jnp.minimum(beta * advantage, jnp.log(cap)))
+    # Capped twice: exp(log(cap)) may miss the cap by rounding.
+    return jnp.minimum(jnp.exp(jnp.minimum(beta * advantage, jnp.log(cap) + 1)), cap)

@@ -3,6 +3,8 @@
 `M` is the number of critics and `C` the number of candidates, anchor included.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -17,8 +19,12 @@ def lcb(q: Float[Array, "m c"], lam: Float[Array, ""] | float) -> Float[Array, "
 
 
 def moments(x: Float[Array, " c"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Mean and clamped population standard deviation over a candidate set (Eq. 11)."""
-    return jnp.mean(x), jnp.maximum(jnp.std(x), MIN_STD)
+    """Mean and clamped population standard deviation over a candidate set (Eq. 11).
+
+    Taken of differences to the first value: the mean of equal values is then exactly that value.
+    """
+    offset = x - x[0]
+    return x[0] + jnp.mean(offset), jnp.maximum(jnp.std(offset), MIN_STD)
 
 
 def standardize(
@@ -29,8 +35,12 @@ def standardize(
 
 
 def zscore(x: Float[Array, " c"]) -> Float[Array, " c"]:
-    """Standardize within the candidate set (Eq. 2): zero for a single candidate."""
-    return standardize(x, *moments(x))
+    """Standardize within the candidate set (Eq. 2): zero for a single candidate.
+
+    No value of C can lie further than sqrt(C - 1) from the mean, and rounding must not take it there.
+    """
+    limit = math.sqrt(x.shape[0] - 1)
+    return jnp.clip(standardize(x, *moments(x)), -limit, limit)
 
 
 def score(
@@ -42,7 +52,9 @@ def score(
 
 def top_k(scores: Float[Array, " c"], k: int) -> Int[Array, " k"]:
     """Indices of the `min(k, C)` highest scores, best first; the lower index wins a tie."""
-    return jax.lax.top_k(scores, min(k, scores.shape[0]))[1]
+    # The sort takes -0.0 for less than 0.0; scores that are equal must tie.
+    unsigned = jnp.where(scores == 0, 0.0, scores)
+    return jax.lax.top_k(unsigned, min(k, scores.shape[0]))[1]
 
 
 def top_k_mean(actions: Float[Array, "c a"], top: Int[Array, " k"]) -> Float[Array, " a"]:

@@ -42,6 +42,11 @@ class GemConfig(IqlConfig):
         self.require("components", self.components >= 1, "at least 1")
         self.require("gate_entropy", self.gate_entropy >= 0, "at least 0")
         self.require("pretrain_steps", (self.pretrain_steps or 0) >= 0, "at least 0")
+        self.require(
+            "pretrain_steps",
+            self.pretrain_steps != 0 or not self.freeze_behavior,
+            "at least 1 where freeze_behavior leaves the density as it is",
+        )
 
     @property
     def behavior_steps(self) -> int:

@@ -104,7 +104,7 @@ class MixtureNet(eqx.Module):
         means = jax.random.uniform(spread_key, (components * action_dim,), minval=-1, maxval=1)
         bias = jnp.concatenate([jnp.zeros(components), means * (components > 1)])
         self.net = eqx.tree_at(lambda n: n.layers[-1].bias, net, bias)
-        self.log_std = jnp.full((components, action_dim), -1.0)
+        self.log_std = jnp.full((components, action_dim), -1.0, dtype=jnp.float32)
 
     def __call__(self, obs: Float[Array, "*b s"]) -> Mixture:
         components, action_dim = self.log_std.shape

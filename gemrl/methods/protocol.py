@@ -73,7 +73,6 @@ class MethodConfig:
         self.require("seed", 0 <= self.seed < 2**32, "from 0 to 2**32 - 1")
         self.require("batch_size", self.batch_size >= 1, "at least 1")
         self.require("learning_rate", self.learning_rate > 0, "above 0")
-        self.require("hidden", bool(self.hidden) and min(self.hidden) >= 1, "positive widths")
         self.require("log_std_min", self.log_std_min <= self.log_std_max, "at most log_std_max")
         self.require("holdout", 0 <= self.holdout < 1, "from 0 to below 1")
         self.require("checkpoint_every", self.checkpoint_every >= 1, "at least 1")
@@ -81,6 +80,13 @@ class MethodConfig:
     def _checked(self, field: dataclasses.Field[Any]) -> Any:
         """The field's value as its own type: 3 for a float is 3.0, and 10.5 for an int is wrong."""
         value: Any = getattr(self, field.name)
+        if field.type is bool and not isinstance(value, bool):
+            raise ConfigError(f"{field.name} = {value!r}: must be True or False")
+        if field.name == "hidden":
+            widths = list(value) if isinstance(value, tuple | list) else []
+            if not widths or not all(type(width) is int and width >= 1 for width in widths):
+                raise ConfigError(f"hidden = {value!r}: must be widths such as (256, 256)")
+            return tuple(widths)
         optional = field.type == int | None
         if optional and value is None:
             return None
