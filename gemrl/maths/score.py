@@ -37,7 +37,7 @@ def standardize(
 def zscore(x: Float[Array, " c"]) -> Float[Array, " c"]:
     """Standardize within the candidate set (Eq. 2): zero for a single candidate.
 
-    No value of C can lie further than sqrt(C - 1) from the mean, and rounding must not take it there.
+    No value of C lies further than sqrt(C - 1) from the mean; rounding must not take it there.
     """
     limit = math.sqrt(x.shape[0] - 1)
     return jnp.clip(standardize(x, *moments(x)), -limit, limit)
