@@ -33,14 +33,14 @@ def save_checkpoint(run: Path, state: Any, done: int, run_identity: str) -> None
     save_tree(folder_of(run) / f"{done:010d}.safetensors", state, metadata)
     for path in sorted(folder_of(run).glob("*.safetensors"))[:-KEPT]:
         path.unlink(missing_ok=True)
+    for leftover in folder_of(run).glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)  # Of a process that was killed while it wrote.
 
 
 def load_checkpoint(
     run: Path, like: Any, run_identity: str, warn: Callable[[str], None]
 ) -> tuple[Any, int] | None:
     """The newest readable checkpoint and its number of updates; None where there is none at all."""
-    for leftover in folder_of(run).glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)  # Of a process that was killed while it wrote.
     paths = sorted(folder_of(run).glob("*.safetensors"), reverse=True)
     for path in paths:
         try:

@@ -33,7 +33,7 @@ class GemConfig(IqlConfig):
     """Treat responsibilities as constants in the gradient, which makes it EM's M-step."""
     pretrain_steps: int | None = None
     """Updates of the behaviour density before the main phase; by default a tenth of `steps`, and
-    at least 10,000."""
+    at least 10,000. With 0 a frozen density stays unfitted, and support means nothing."""
     freeze_behavior: bool = True
     """Leave the behaviour density as it is after its own phase."""
 
@@ -42,11 +42,6 @@ class GemConfig(IqlConfig):
         self.require("components", self.components >= 1, "at least 1")
         self.require("gate_entropy", self.gate_entropy >= 0, "at least 0")
         self.require("pretrain_steps", (self.pretrain_steps or 0) >= 0, "at least 0")
-        self.require(
-            "pretrain_steps",
-            self.pretrain_steps != 0 or not self.freeze_behavior,
-            "at least 1 where freeze_behavior leaves the density as it is",
-        )
 
     @property
     def behavior_steps(self) -> int:
