@@ -230,6 +230,8 @@ def from_arrays(
         following = np.concatenate([obs[1:], obs[-1:]])
         # A terminal's successor is never looked at; that of a cut is not known.
         keep = terminal | ~np.append(ends[:-1], True)
+        if not keep.any():
+            raise DataError(f"{source}: no row has a known successor; give next_observations")
     return Dataset(
         observations=obs[keep],
         actions=_float32(columns["actions"])[keep],

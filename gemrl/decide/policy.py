@@ -61,8 +61,9 @@ class Policy:
         """Choose an action for an observation [S], or one each for a batch [B, S].
 
         `seed` decides the candidates: row i of a batch draws with `fold_in(key(seed), i)`, and an
-        array of seeds gives each row what it would get alone. `t` is the episode's step, for a
-        schedule of the support weight.
+        array of seeds gives each row what it would get alone. Noise is the same bit for bit
+        whatever the batch and n; values computed from it agree up to rounding. `t` is the episode's
+        step, for a schedule of the support weight.
         """
         knobs = self.default_knobs if knobs is None else knobs
         if not isinstance(knobs, Knobs):

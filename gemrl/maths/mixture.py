@@ -22,10 +22,12 @@ class Mixture(eqx.Module):
 
     def log_prob(self, action: Float[Array, "*bc a"]) -> Float[Array, "*bc"]:
         """Log density of actions; axes between the mixture's batch and `A` are candidates."""
+        action = jnp.asarray(action)
         return log_prob(self._beside(action), action)
 
     def responsibilities(self, action: Float[Array, "*bc a"]) -> Float[Array, "*bc k"]:
         """Posterior probability of each component for an action."""
+        action = jnp.asarray(action)
         return responsibilities(log_joint(self._beside(action), action))
 
     def sample(self, seed: int, n: int = 1) -> Float[Array, "*b n a"]:
@@ -48,10 +50,10 @@ class Mixture(eqx.Module):
     def _beside(self, action: Float[Array, "..."]) -> "Mixture":
         """This mixture with an axis of size one for each candidate axis of `action`."""
         extra = action.ndim - (self.means.ndim - 1)
-        if extra < 0:
+        if extra < 0 or action.shape[-1] != self.means.shape[-1]:
             raise ValueError(
-                f"actions of shape {action.shape} have fewer batch axes than the mixture, whose "
-                f"means have shape {self.means.shape}"
+                f"actions of shape {action.shape} do not fit a mixture whose means have shape "
+                f"{self.means.shape}"
             )
         axes = tuple(range(self.log_weights.ndim - 1, self.log_weights.ndim - 1 + extra))
         return Mixture(
