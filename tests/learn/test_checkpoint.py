@@ -55,32 +55,38 @@ def test_resuming_goes_on_after_the_last_checkpoint(tmp_path, maze_data, monkeyp
     assert updates[-1] == total
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said_and_if_all_are_the_run_stops(
+def flip_a_bit(path):
+    """One bit of a weight: still a number, no longer the right one."""
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(
     tmp_path, maze_data, monkeypatch, capfd
 ):
     config = gemrl.BcConfig(steps=250, **TINY)
-    older, newer = unfinished(tmp_path, maze_data, monkeypatch, config)
-    for path, expectation in ((newer, "after 100 updates"), (older, None)):
-        data = bytearray(path.read_bytes())
-        data[-5] ^= 1  # One bit of a weight: still a number, no longer the right one.
-        path.write_bytes(data)
-        if expectation is None:
-            with pytest.raises(TrainingError, match="can be read"):
-                gemrl.train(maze_data, config, tmp_path, resume=True)
-        else:
-            unfinished_again = folder_of(tmp_path)
-            with monkeypatch.context() as patch:
-                patch.setattr("gemrl.learn.train._run_phase", raise_interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    gemrl.train(maze_data, config, tmp_path, resume=True)
-            said = capfd.readouterr().err
-            assert expectation in said
-            assert newer.name in said
-            assert unfinished_again.exists()
+    _, newest = unfinished(tmp_path / "damaged", maze_data, monkeypatch, config)
+    flip_a_bit(newest)
+    gemrl.train(maze_data, config, tmp_path / "damaged", resume=True)
+    said = capfd.readouterr().err
+    assert newest.name in said
+    assert "after 100 updates" in said
+    gemrl.train(maze_data, config, tmp_path / "whole", quiet=True)
+    weights = [
+        (tmp_path / run / "weights.safetensors").read_bytes() for run in ("damaged", "whole")
+    ]
+    assert weights[0] == weights[1]
 
 
-def raise_interrupt(*_):
-    raise KeyboardInterrupt
+def test_a_run_whose_checkpoints_are_all_damaged_stops_and_does_not_start_over(
+    tmp_path, maze_data, monkeypatch
+):
+    config = gemrl.BcConfig(steps=250, **TINY)
+    for path in unfinished(tmp_path, maze_data, monkeypatch, config):
+        flip_a_bit(path)
+    with pytest.raises(TrainingError, match="can be read"):
+        gemrl.train(maze_data, config, tmp_path, resume=True)
 
 
 def test_a_tree_with_a_changed_value_is_refused(tmp_path):
