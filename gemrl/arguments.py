@@ -23,6 +23,10 @@ class DemoArgs:
     """Transitions of the dataset; by default as many as the published one has."""
     pretrain_steps: int | None = None
     """Updates of GEM's behaviour density; by default a tenth of the steps and at least 10,000."""
+    learning_rate: float = 1e-3
+    """Adam's step size: larger than `gemrl train` has it, so that minutes are enough."""
+    polyak: float = 0.02
+    """Rate at which target critics follow, likewise faster than in `gemrl train`."""
     out: Path = Path("runs/demo")
     """Folder for policies, rows and the report."""
 

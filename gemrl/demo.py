@@ -1,6 +1,6 @@
 """`gemrl demo`: the whole of gemrl on Maze2D-umaze, from data to report, in minutes."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -44,13 +44,16 @@ def run_demo(
     out: Path,
     data_steps: int | None = None,
     pretrain_steps: int | None = None,
+    learning_rate: float = 1e-3,
+    polyak: float = 0.02,
 ) -> None:
     """Data, training, choice of knobs, test, table and report; what is there already is reused."""
     for name, value in {"seeds": seeds, "episodes": episodes, "data_steps": data_steps}.items():
         if value is not None and value < 1:
             raise ConfigError(f"{name} = {value}: must be at least 1")
     runs = [out] if seeds == 1 else [out / f"seed-{seed}" for seed in range(seeds)]
-    configs = _configs(runs, steps, pretrain_steps)
+    rates = {"learning_rate": learning_rate, "polyak": polyak}
+    configs = _configs(runs, steps, pretrain_steps, rates)
     screen = Console(highlight=False)
 
     screen.print(f"[bold]1. Data[/] for {TASK}")
@@ -73,16 +76,19 @@ def run_demo(
 
 
 def _configs(
-    runs: list[Path], steps: int, pretrain_steps: int | None
+    runs: list[Path], steps: int, pretrain_steps: int | None, rates: dict[str, float]
 ) -> dict[Path, tuple[Method, MethodConfig]]:
     """What is trained into each folder."""
     configs: dict[Path, tuple[Method, MethodConfig]] = {}
     for seed, run in enumerate(runs):
-        gem = GemConfig(steps=steps, seed=seed, pretrain_steps=pretrain_steps)
+        gem = GemConfig(steps=steps, seed=seed, pretrain_steps=pretrain_steps, **rates)
         configs[run] = (method_of(gem), gem)
         for name in BASELINES:
             method = method_named(name)
-            configs[baseline(run, name)] = (method, method.config(steps=steps, seed=seed))
+            known = {field.name for field in fields(method.config)}
+            own = {key: rate for key, rate in rates.items() if key in known}
+            config = method.config(steps=steps, seed=seed, **own)
+            configs[baseline(run, name)] = (method, config)
     return configs
 
 
@@ -121,10 +127,11 @@ def _train(
                 raise ConfigError(f"{out} has other settings or data: choose another --out")
             screen.print(escape(f"{out} is trained already"), soft_wrap=True)
             continue
-        words = [str(file), "--method", method.name, "--steps", str(config.steps)]
-        words += ["--seed", str(config.seed)]
-        if isinstance(config, GemConfig) and config.pretrain_steps is not None:
-            words += ["--pretrain-steps", str(config.pretrain_steps)]
+        words = [str(file), "--method", method.name]
+        for field in fields(config):
+            value = getattr(config, field.name)
+            if value != field.default:
+                words += [f"--{field.name.replace('_', '-')}", str(value)]
         updates = sum(phase.steps for phase in method.phases(config))
         jobs.append(Job(f"{method.name}, seed {config.seed}", tuple(words), out, updates))
     run_jobs(jobs)
