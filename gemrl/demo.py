@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -52,7 +53,7 @@ def run_demo(
         if value is not None and value < 1:
             raise ConfigError(f"{name} = {value}: must be at least 1")
     runs = [out] if seeds == 1 else [out / f"seed-{seed}" for seed in range(seeds)]
-    rates = {"learning_rate": learning_rate, "polyak": polyak}
+    rates: dict[str, Any] = {"learning_rate": learning_rate, "polyak": polyak}
     configs = _configs(runs, steps, pretrain_steps, rates)
     screen = Console(highlight=False)
 
@@ -76,7 +77,7 @@ def run_demo(
 
 
 def _configs(
-    runs: list[Path], steps: int, pretrain_steps: int | None, rates: dict[str, float]
+    runs: list[Path], steps: int, pretrain_steps: int | None, rates: dict[str, Any]
 ) -> dict[Path, tuple[Method, MethodConfig]]:
     """What is trained into each folder."""
     configs: dict[Path, tuple[Method, MethodConfig]] = {}
