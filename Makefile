@@ -20,7 +20,7 @@ test-long: $(VENV)/.dev
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
