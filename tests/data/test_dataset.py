@@ -121,7 +121,7 @@ def test_no_bootstrapped_transition_crosses_an_episode(case):
     ended[-1] = True
     kept = [t for t in range(len(ended)) if terminals[t] or not ended[t]]
     if not kept:
-        with pytest.raises(DataError, match="empty"):
+        with pytest.raises(DataError, match="no row has a known successor"):
             gemrl.from_arrays(**arrays)
         return
     data = gemrl.from_arrays(**arrays)
