@@ -323,7 +323,7 @@ def test_densities_of_a_batch_equal_those_of_each_action_alone(batch, candidates
 
 
 def test_actions_with_fewer_batch_axes_than_the_mixture_are_refused():
-    with pytest.raises(ValueError, match=r"\(2,\).*fewer batch axes"):
+    with pytest.raises(ValueError, match=r"\(2,\).*do not fit a mixture"):
         some_mixtures((5,)).log_prob(jnp.zeros(2))
 
 
