@@ -130,7 +130,8 @@ def test_the_run_was_really_killed_twice_past_a_checkpoint_and_before_its_end(in
         assert wanted <= update < 4000
     assert not (interrupted.out / MANIFEST).exists()
     assert not (interrupted.out / WEIGHTS).exists()
-    assert 1 <= len(checkpoints(interrupted.out)) <= 2
+    # Two are kept; a kill can come between writing one more and dropping the oldest.
+    assert 1 <= len(checkpoints(interrupted.out)) <= 3
 
 
 def test_a_run_killed_twice_and_resumed_equals_an_uninterrupted_one_bit_for_bit(
@@ -151,7 +152,7 @@ def test_the_metrics_of_a_run_killed_twice_have_no_gaps_and_no_repeats(killed, u
 def test_a_damaged_newest_checkpoint_is_skipped_for_the_one_before(
     killed, uninterrupted, data, capsys
 ):
-    assert len(checkpoints(killed)) == 2
+    assert len(checkpoints(killed)) >= 2
     newest = checkpoints(killed)[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
     gemrl.train(data, LONG, killed, resume=True, quiet=True)
