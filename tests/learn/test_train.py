@@ -139,6 +139,7 @@ def test_a_run_killed_twice_and_resumed_equals_an_uninterrupted_one_bit_for_bit(
 ):
     gemrl.train(data, LONG, killed, resume=True, quiet=True)
     assert weights(killed) == weights(uninterrupted)
+    assert len(checkpoints(killed)) == len(checkpoints(uninterrupted)) == 2
     one, other = load_manifest(killed), load_manifest(uninterrupted)
     assert one == other
 
