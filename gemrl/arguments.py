@@ -1,10 +1,12 @@
 """The words of each command, as dataclasses: tyro makes flags and help of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 from tyro.conf import OmitArgPrefixes, Positional
+
+from gemrl.data.columns import Columns
 
 Config = TypeVar("Config")
 
@@ -54,15 +56,71 @@ class DataMakeArgs:
 
 
 @dataclass
+class DataFetchArgs:
+    """Download a task's published dataset, checked and resumable."""
+
+    task: Positional[str]
+    """Name of the task."""
+    source: Literal["d4rl", "minari"] = "d4rl"
+    """D4RL's own file, or the nearest dataset of Minari's (never the same data)."""
+    mirror: tuple[str, ...] = ()
+    """Places to try first: the file's address, or a folder's, ending in /."""
+    sha256: str | None = None
+    """Checksum that the file must have."""
+    timeout: float = 30.0
+    """Seconds without a byte before an attempt is given up."""
+    retries: int = 3
+    """Further attempts at each place that bring no new byte."""
+
+
+@dataclass
+class DataCollectArgs:
+    """Collect a dataset with anybody's policy files in a Gymnasium environment."""
+
+    env: str
+    """Environment, such as Hopper-v4."""
+    policy: tuple[Path, ...]
+    """Policy files (.npz); each has an equal share of the steps, in this order."""
+    out: Path
+    """File to write (.hdf5)."""
+    steps: int = 100_000
+    """Transitions."""
+    seed: int = 0
+    """The same seed gives the same data."""
+    horizon: int | None = None
+    """Steps of an episode; by default the environment's own."""
+    deterministic: bool = False
+    """Execute the mean instead of a sample."""
+    task: str | None = None
+    """Task that the data stands for: gives reference scores and reward scale."""
+
+
+@dataclass
+class ReadingArgs:
+    """How a file that needs explaining is read."""
+
+    columns: Path | None = None
+    """TOML file that says what the columns of a log (.csv, .parquet) are."""
+    column: OmitArgPrefixes[Columns] = field(default_factory=Columns)
+    bounds: str | None = None
+    """Action bounds: task, file, unit, data, quantiles, or LOW,HIGH; by default the best known."""
+    outside: Literal["refuse", "clip", "rescale"] = "refuse"
+    """What to do with actions outside the bounds."""
+
+
+@dataclass
 class DataInspectArgs:
     """Say what one must know of a dataset before training on it."""
 
     file: Positional[str]
-    """Path of an .hdf5 or .npz file, or a task's name."""
+    """Path of a file (.hdf5, .npz, .parquet, .csv), a task's name, or minari:ID."""
+    reading: OmitArgPrefixes[ReadingArgs]
     task: str | None = None
     """Task of a file that does not name it."""
     json: bool = False
     """Print JSON."""
+    html: Path | None = None
+    """Write a page with pictures to this file as well."""
 
 
 @dataclass
@@ -72,8 +130,9 @@ class TrainArgs(Generic[Config]):
     """
 
     dataset: Positional[str]
-    """Path of an .hdf5 or .npz file, or a task's name."""
+    """Path of a file (.hdf5, .npz, .parquet, .csv), a task's name, or minari:ID."""
     config: OmitArgPrefixes[Config]
+    reading: OmitArgPrefixes[ReadingArgs] = field(default_factory=ReadingArgs)
     method: str = "gem"
     """gem, iql or bc."""
     out: Path | None = None

@@ -16,6 +16,8 @@ import tyro
 
 from gemrl.arguments import (
     AuditArgs,
+    DataCollectArgs,
+    DataFetchArgs,
     DataInspectArgs,
     DataListArgs,
     DataMakeArgs,
@@ -24,6 +26,15 @@ from gemrl.arguments import (
     KnobArgs,
     ReportArgs,
     TrainArgs,
+)
+from gemrl.data.tasks import TASKS
+from gemrl.data_commands import (
+    data_collect,
+    data_fetch,
+    data_inspect,
+    data_list,
+    data_make,
+    reading_of,
 )
 from gemrl.errors import ConfigError, GemrlError, KnobError
 
@@ -35,59 +46,13 @@ def demo(args: DemoArgs) -> None:
     run_demo(**vars(args))
 
 
-def data_list(args: DataListArgs) -> None:
-    """List tasks."""
-    from gemrl.data.storage import genuine_path, regenerated_path
-    from gemrl.data.tasks import TASKS
-
-    rows = [
-        {
-            "task": task.name,
-            "published_steps": task.published_steps,
-            "genuine": genuine_path(task.name).exists(),
-            "regenerated": regenerated_path(task.name).exists(),
-        }
-        for task in TASKS.values()
-    ]
-    if args.json:
-        print(json.dumps(rows))
-        return
-    for row in rows:
-        have = [origin for origin in ("genuine", "regenerated") if row[origin]]
-        print(f"{row['task']:20} {row['published_steps']:>10,} steps   {', '.join(have) or 'none'}")
-
-
-def data_make(args: DataMakeArgs) -> None:
-    """Regenerate a dataset."""
-    from gemrl.data.recipes import make_dataset
-    from gemrl.data.storage import regenerated_path
-    from gemrl.data.tasks import task_named
-    from gemrl.progress import bar
-
-    task = task_named(args.task)
-    steps = task.published_steps if args.steps is None else args.steps
-    out = args.out or regenerated_path(task.name)
-    with bar(f"make {task.name}", steps, "steps") as report:
-        make_dataset(task, steps, args.seed, out, report)
-    print(out)
-
-
-def data_inspect(args: DataInspectArgs) -> None:
-    """Inspect a dataset."""
-    from gemrl.data.inspect import describe, inspect
-    from gemrl.data.readers import load_dataset
-
-    report = inspect(load_dataset(args.file, task=args.task))
-    print(json.dumps(report, indent=2) if args.json else describe(report))
-
-
 def train(args: TrainArgs[Any]) -> None:
     """Train a policy."""
     from gemrl.data.readers import load_dataset
     from gemrl.learn.train import train as train_policy
 
     out = args.out or Path("runs") / args.method
-    data = load_dataset(args.dataset, task=args.task)
+    data = load_dataset(args.dataset, task=args.task, **reading_of(args.reading))
     train_policy(data, args.config, out, resume=args.resume)
     print(out)
 
@@ -151,7 +116,10 @@ def audit(args: AuditArgs) -> None:
 
     policy = load(args.run)
     manifest = policy.bundle.manifest
-    data = load_dataset(args.dataset or manifest["dataset"]["source"], task=manifest["task"])
+    about = manifest["dataset"]
+    data = load_dataset(
+        args.dataset or about["source"], task=manifest["task"], **about.get("reading", {})
+    )
     report = audit_policy(
         policy, data, knobs_from(args.knobs, policy, manifest["task"]), states=args.states
     )
@@ -195,16 +163,28 @@ def knobs_from(args: KnobArgs, policy: Any, task: str | None) -> Any:
 
 
 def _train_parser(words: Sequence[str]) -> Any:
-    """The settings of `train` are those of the method that the words name."""
-    from gemrl.methods import method_named
+    """The settings of `train` are those of the method that the words name, with the defaults of
+    the task's suite.
+    """
+    from gemrl.data.readers import task_hint
+    from gemrl.methods import default_config
 
-    name = "gem"
+    name = _word_after("--method", words) or "gem"
+    task = _word_after("--task", words)
+    if task not in TASKS:
+        task = next((hint for word in words if (hint := task_hint(word))), None)
+    config = default_config(name, task)
+    return TrainArgs[type(config)], TrainArgs(dataset=tyro.MISSING, config=config)
+
+
+def _word_after(flag: str, words: Sequence[str]) -> str | None:
+    """The value that the words give a flag."""
     for i, word in enumerate(words):
-        if word == "--method" and i + 1 < len(words):
-            name = words[i + 1]
-        elif word.startswith("--method="):
-            name = word.split("=", 1)[1]
-    return TrainArgs[method_named(name).config]
+        if word == flag and i + 1 < len(words):
+            return words[i + 1]
+        if word.startswith(f"{flag}="):
+            return word.split("=", 1)[1]
+    return None
 
 
 Command = tuple[Callable[[Sequence[str]], Any], Callable[[Any], None], str]
@@ -213,6 +193,8 @@ COMMANDS: dict[str, Command] = {
     "demo": (lambda _: DemoArgs, demo, "data, training, evaluation and a report in one go"),
     "data list": (lambda _: DataListArgs, data_list, "tasks and the datasets at hand"),
     "data make": (lambda _: DataMakeArgs, data_make, "regenerate a task's dataset"),
+    "data fetch": (lambda _: DataFetchArgs, data_fetch, "download a task's published dataset"),
+    "data collect": (lambda _: DataCollectArgs, data_collect, "data of your own policy files"),
     "data inspect": (lambda _: DataInspectArgs, data_inspect, "what to know before training"),
     "train": (_train_parser, train, "train a policy from a dataset"),
     "eval": (lambda _: EvalArgs, evaluate, "run a policy in its environment"),
@@ -279,11 +261,17 @@ def run() -> None:
 
 
 def _parse(kind: Any, name: str, words: Sequence[str]) -> Any:
-    """The arguments; an exit code where help was asked for. A mistake becomes one line."""
+    """The arguments; an exit code where help was asked for. A mistake becomes one line.
+
+    `kind` is the class of arguments, or that and an instance which has other defaults.
+    """
     complaint = io.StringIO()
+    given: dict[str, Any] = {}
+    if isinstance(kind, tuple):
+        kind, given["default"] = kind
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, args=words, prog=f"gemrl {name}")
+            return tyro.cli(kind, args=words, prog=f"gemrl {name}", **given)
     except SystemExit as stop:
         if not stop.code:
             return 0

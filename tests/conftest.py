@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gemrl
-from gemrl.data.recipes import make_maze2d
+from gemrl.data.recipes.maze2d import make_maze2d
 from gemrl.data.tasks import task_named
 
 UMAZE = "maze2d-umaze-v1"

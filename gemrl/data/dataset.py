@@ -8,13 +8,28 @@ episode    0        0       1       1         its change is the end of an episod
 """
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
+from gemrl.data.limits import check_layout
+from gemrl.data.successors import with_successors
 from gemrl.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """What a reader found in a file: arrays in D4RL's layout, and what it says of itself."""
+
+    arrays: dict[str, np.ndarray]
+    notes: tuple[str, ...] = ()
+    bounds: tuple[np.ndarray, np.ndarray] | None = None
+    task: str | None = None
+    origin: str = "unknown"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +50,12 @@ class Dataset:
     """`genuine`, `regenerated` or `unknown`; shown beside every score."""
     source: str = "memory"
     """Where it was read from, for messages."""
+    bounds_origin: str = "given"
+    """Where the action bounds come from: `task`, `file`, `unit`, `data`, `quantiles` or `given`."""
+    notes: tuple[str, ...] = ()
+    """What reading decided and a person should know, a sentence each."""
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments with which `load_dataset` reads the same from `source` again, as JSON values."""
 
     def __post_init__(self) -> None:
         rows = len(self.observations)
@@ -129,11 +150,13 @@ class Dataset:
             raise DataError(f"{self.source}: action_low must be finite and below action_high")
         outside = self.outside_bounds()
         if outside.any():
-            row = int(np.argmax(outside.any(axis=1)))
+            row, dimension = (int(i[0]) for i in np.nonzero(outside))
+            low, high = bounds[:, dimension]
             raise DataError(
-                f"{self.source}: {int(outside.any(axis=1).sum())} actions lie outside the bounds "
-                f"[{self.action_low.min():g}, {self.action_high.max():g}], the first in row {row}: "
-                f"{self.actions[row].tolist()}; clip or rescale them, or give their bounds"
+                f"{self.source}: {int(outside.any(axis=1).sum())} actions lie outside the bounds, "
+                f"the first in row {row}: {self.actions[row, dimension]:g} in dimension "
+                f"{dimension}, whose bounds are [{low:g}, {high:g}]; clip or rescale them "
+                "(--outside clip|rescale), or take the bounds from the data (--bounds data)"
             )
 
     def outside_bounds(self) -> Bool[np.ndarray, "t a"]:
@@ -182,69 +205,60 @@ def from_arrays(
     task: str | None = None,
     origin: str = "unknown",
     source: str = "memory",
+    own: bool = False,
 ) -> Dataset:
     """A dataset from arrays in D4RL's layout.
 
     `terminals` end an episode and its bootstrapping, `timeouts` end the episode only. Without
     `next_observations` the following row's observation is taken, and the last row of each episode,
-    whose successor is unknown, is left out.
+    whose successor is unknown, is left out. With `own` the given arrays may be written to, which
+    spares copies.
     """
-    columns = {"observations": observations, "actions": actions, "rewards": rewards}
-    columns["terminals"] = terminals
-    if timeouts is not None:
-        columns["timeouts"] = timeouts
-    if next_observations is not None:
-        columns["next_observations"] = next_observations
-    for name, value in columns.items():
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise DataError(f"{source}: {name} has type {array.dtype}, not numbers")
-        columns[name] = array
-    rows = len(np.atleast_1d(columns["observations"]))
-    for name, array in columns.items():
-        if array.ndim == 0 or len(array) != rows:
-            length = "no rows" if array.ndim == 0 else f"{len(array)} rows"
-            raise DataError(f"{source}: {name} has {length} where observations has {rows}")
-    if rows == 0:
-        raise DataError(f"{source}: the dataset is empty; it needs at least one transition")
-
-    for name in columns.keys() & {"rewards", "terminals", "timeouts"}:
-        if columns[name].size != rows:
-            shape = columns[name].shape
-            raise DataError(f"{source}: {name} has shape {shape}: must be one number a row")
-    for name in columns.keys() & {"terminals", "timeouts"}:
-        if not np.isin(columns[name], (0, 1)).all():
-            raise DataError(f"{source}: {name} holds something else than 0 and 1")
-    if columns["actions"].ndim != 2:
-        raise DataError(f"{source}: actions has shape {columns['actions'].shape}, not 2 axes")
-    terminal = columns["terminals"].reshape(rows).astype(bool)
-    ends = terminal.copy()
-    if "timeouts" in columns:
-        ends |= columns["timeouts"].reshape(rows).astype(bool)
-    episodes = np.concatenate([[0], np.cumsum(ends[:-1])]).astype(np.int32)
-    obs = _float32(columns["observations"])
-    action_dim = columns["actions"].shape[-1]
-    if "next_observations" in columns:
-        following, keep = _float32(columns["next_observations"]), slice(None)
+    given = {"observations": observations, "actions": actions, "rewards": rewards}
+    given |= {"terminals": terminals, "timeouts": timeouts, "next_observations": next_observations}
+    arrays = {name: np.asarray(value) for name, value in given.items() if value is not None}
+    check_layout(arrays, source)
+    rows, action_dim = arrays["actions"].shape
+    terminal = _flags("terminals", arrays, source)
+    ends = terminal | _flags("timeouts", arrays, source) if "timeouts" in arrays else terminal
+    episodes = np.zeros(rows, dtype=np.int32)
+    np.cumsum(ends[:-1], dtype=np.int32, out=episodes[1:])
+    obs = _float32(arrays["observations"])
+    columns = {
+        "actions": _float32(arrays["actions"]),
+        "rewards": _float32(arrays["rewards"]).reshape(rows),
+        "masks": (~terminal).astype(np.float32),
+        "episodes": episodes,
+    }
+    if "next_observations" in arrays:
+        columns |= {
+            "observations": obs,
+            "next_observations": _float32(arrays["next_observations"]),
+        }
     else:
-        following = np.concatenate([obs[1:], obs[-1:]])
-        # A terminal's successor is never looked at; that of a cut is not known.
-        keep = terminal | ~np.append(ends[:-1], True)
-        if not keep.any():
-            raise DataError(f"{source}: no row has a known successor; give next_observations")
+        columns |= with_successors(obs, columns, terminal, ends, own, source)
     return Dataset(
-        observations=obs[keep],
-        actions=_float32(columns["actions"])[keep],
-        rewards=_float32(columns["rewards"]).reshape(rows)[keep],
-        next_observations=following[keep],
-        masks=(1 - terminal).astype(np.float32)[keep],
-        episodes=episodes[keep],
+        **columns,
         action_low=_bound("action_low", action_low, action_dim, source),
         action_high=_bound("action_high", action_high, action_dim, source),
         task=task,
         origin=origin,
         source=source,
     )
+
+
+def _flags(name: str, arrays: Mapping[str, np.ndarray], source: str) -> Bool[np.ndarray, " t"]:
+    values = arrays[name].reshape(-1)
+    # A damaged file can hold a truth value that is neither 0 nor 1.
+    numbers = values.view(np.uint8) if values.dtype == bool else values
+    good = (numbers == 0) | (numbers == 1)
+    if not good.all():
+        row = int(np.argmin(good))
+        raise DataError(
+            f"{source}: {name} holds something else than 0 and 1, the first in row {row}: "
+            f"{numbers[row]}"
+        )
+    return values.astype(bool)
 
 
 def _bound(name: str, value: np.ndarray | float, size: int, source: str) -> np.ndarray:
@@ -255,4 +269,5 @@ def _bound(name: str, value: np.ndarray | float, size: int, source: str) -> np.n
 
 
 def _float32(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array, dtype=np.float32)
+    with np.errstate(over="ignore"):  # Too large for float32 is infinite, which training refuses.
+        return np.ascontiguousarray(array, dtype=np.float32)

@@ -1,36 +1,131 @@
-"""Datasets from files: D4RL-layout HDF5 and NPZ, or by task name from the cache folder."""
+"""Datasets from files, from a Minari store, or by task name from the cache folder."""
 
-import zipfile
-import zlib
+import contextlib
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from gemrl.data.dataset import Dataset, from_arrays
+from gemrl.data.bounds import Pair, check_bounds, with_bounds
+from gemrl.data.columns import Columns, columns_from, read_columns
+from gemrl.data.dataset import Dataset, Raw, from_arrays
+from gemrl.data.limits import (
+    Shaped,
+    check_hdf5_sizes,
+    check_layout,
+    hdf5_array,
+    hdf5_attribute,
+    hdf5_text,
+    opened_hdf5,
+    read_npz,
+)
+from gemrl.data.minari import PREFIX, read_minari
 from gemrl.data.storage import genuine_path, regenerated_path
+from gemrl.data.tabular import read_log
 from gemrl.data.tasks import TASKS, Task, task_named
 from gemrl.errors import DataError
 from gemrl.progress import say
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("timeouts", "next_observations")
+BOUNDS = ("action_low", "action_high")
+LOGS = (".parquet", ".csv")
+SUFFIXES = (".hdf5", ".h5", ".npz", *LOGS)
 
 
-def load_dataset(source: str | Path, *, task: str | None = None) -> Dataset:
-    """A dataset from a task name or from a path to an .hdf5 or .npz file.
+def load_dataset(
+    source: str | Path,
+    *,
+    task: str | None = None,
+    bounds: str | Pair | None = None,
+    outside: str = "refuse",
+    columns: Columns | Mapping[str, Any] | str | Path | None = None,
+) -> Dataset:
+    """A dataset from a task name, a file (.hdf5, .h5, .npz, .parquet, .csv) or `minari:ID`.
 
     A task name is looked up in the cache folder: the published file first, then a regenerated one,
-    saying which. `task` names the task of a file that does not say it itself.
+    saying which. `task` names the task of a file that does not say it itself. `bounds` and
+    `outside` say which action bounds to take and what becomes of actions outside them: see
+    `with_bounds`. `columns` maps the columns of a log, as `Columns` or as the path of a TOML file.
     """
+    bounds, outside = check_bounds(bounds, outside)
+    name = str(source)
+    if name in TASKS and task not in (None, name):
+        raise DataError(f"task {task!r} contradicts the dataset of {source}")
+    if task is not None:
+        task_named(task)
+    path = _cached(task_named(name)) if name in TASKS else Path(source).expanduser()
+    is_log = not name.startswith(PREFIX) and path.suffix.lower() in LOGS
+    mapping = _mapping(columns)
+    if mapping is not None and not is_log:
+        raise DataError(f"{source}: a mapping of columns goes with {' and '.join(LOGS)} files only")
+    if name.startswith(PREFIX):
+        raw, where = read_minari(name.removeprefix(PREFIX)), name
+    else:
+        raw, where = _read(path, mapping, name in TASKS), str(path.resolve())
+    if task and raw.task and task != raw.task:
+        raise DataError(f"{path} names its task {raw.task!r}, which contradicts {task!r}")
+    named = task or raw.task or (name if name in TASKS else None)
+    if named:
+        task_named(named)
+    data = from_arrays(
+        **raw.arrays,
+        task=named,
+        origin="genuine" if path == genuine_path(named or "") else raw.origin,
+        source=where,
+        own=True,
+    )
+    for note in raw.notes:
+        say(note)
+    data = with_bounds(
+        replace(data, notes=raw.notes),
+        bounds,
+        outside=outside,
+        file=raw.bounds,
+        otherwise="data" if is_log or name.startswith(PREFIX) else "unit",
+    )
+    return replace(data, reading=_reading(bounds, outside, mapping))
+
+
+def task_hint(source: str | Path) -> str | None:
+    """The task of a dataset as far as it can be told at a glance; it need not exist."""
     if str(source) in TASKS:
-        if task not in (None, str(source)):
-            raise DataError(f"task {task!r} contradicts the dataset of {source}")
-        path = _cached(task_named(str(source)))
-        return _read(path, str(source))
+        return str(source)
     path = Path(source).expanduser()
-    if not path.exists():
-        raise DataError(f"{source}: neither a file nor a known task; tasks are {', '.join(TASKS)}")
-    return _read(path, task)
+    with contextlib.suppress(Exception):  # Loading it will say what is wrong with it.
+        if path.suffix.lower() in (".hdf5", ".h5"):
+            with opened_hdf5(path) as file:
+                named = hdf5_text(file, "gemrl_task")
+            return named if named in TASKS else None
+    return None
+
+
+def _reading(bounds: str | Pair | None, outside: str, columns: Columns | None) -> dict[str, Any]:
+    """What was asked for and differs from the defaults, as JSON values."""
+    said: dict[str, Any] = {}
+    if bounds is not None:
+        limits = bounds if isinstance(bounds, str) else [np.asarray(b).tolist() for b in bounds]
+        said["bounds"] = limits
+    if outside != "refuse":
+        said["outside"] = outside
+    if columns is not None:
+        values = asdict(columns).items()
+        said["columns"] = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in values
+            if value not in (None, ())
+        }
+    return said
+
+
+def _mapping(columns: Columns | Mapping[str, Any] | str | Path | None) -> Columns | None:
+    if columns is None or columns == Columns():  # The command line has flags and none was used.
+        return None
+    if isinstance(columns, Columns):
+        return columns
+    return columns_from(columns) if isinstance(columns, Mapping) else read_columns(columns)
 
 
 def _cached(task: Task) -> Path:
@@ -42,73 +137,76 @@ def _cached(task: Task) -> Path:
             say(f"using the {origin} dataset {path}")
             return path
     raise DataError(
-        f"no dataset for {task.name} in the cache: make one with `gemrl data make {task.name}`, or "
-        f"put the published file at {genuine_path(task.name)}"
+        f"no dataset for {task.name} in the cache: get the published one with `gemrl data fetch "
+        f"{task.name}`, which puts it at {genuine_path(task.name)}, or make one like it with "
+        f"`gemrl data make {task.name}`"
     )
 
 
-def _read(path: Path, task: str | None) -> Dataset:
-    readers = {".hdf5": _read_hdf5, ".h5": _read_hdf5, ".npz": _read_npz}
-    if path.is_dir() or path.suffix not in readers:
-        raise DataError(f"{path}: not a dataset; must be a file ending in {', '.join(readers)}")
-    arrays, attributes = readers[path.suffix](path)
-    missing = [name for name in REQUIRED if name not in arrays]
+def _read(path: Path, columns: Columns | None, is_cached: bool) -> Raw:
+    if not is_cached and not path.exists():
+        raise DataError(
+            f"{path}: neither a file nor a known task; tasks are {', '.join(TASKS)}; a dataset of "
+            f"a local Minari store is {PREFIX}ID"
+        )
+    suffix = path.suffix.lower()
+    if not path.is_file() or suffix not in SUFFIXES:
+        raise DataError(f"{path}: not a dataset; must be a file ending in {', '.join(SUFFIXES)}")
+    if suffix in LOGS:
+        return read_log(path, columns)
+    return _read_npz(path) if suffix == ".npz" else _read_hdf5(path)
+
+
+def _read_hdf5(path: Path) -> Raw:
+    source = str(path)
+    with opened_hdf5(path) as file:
+        found = {name: hdf5_array(file, name, source) for name in (*REQUIRED, *OPTIONAL)}
+        items = {name: item for name, item in found.items() if item is not None}
+        _check_names(items, list(file), source)
+        check_layout(items, source)
+        check_hdf5_sizes(items.values(), path)
+        limits = []
+        for name in BOUNDS:
+            item = hdf5_array(file, name, source)
+            if item is not None and item.size > items["actions"].shape[1]:
+                raise DataError(f"{source}: {name} has shape {item.shape}; must be one an action")
+            limits.append(hdf5_attribute(file, name) if item is None else item[()])
+        return Raw(
+            {name: item[()] for name, item in items.items()},
+            bounds=_both(limits, source),
+            task=hdf5_text(file, "gemrl_task"),
+            origin=hdf5_text(file, "gemrl_origin") or "unknown",
+        )
+
+
+def _read_npz(path: Path) -> Raw:
+    source = str(path)
+
+    def check(headers: Mapping[str, Shaped]) -> None:
+        found = {name: header for name, header in headers.items() if name not in BOUNDS}
+        _check_names(found, list(headers), source)
+        check_layout(found, source)
+
+    arrays = read_npz(path, (*REQUIRED, *OPTIONAL, *BOUNDS), check)
+    limits = [arrays.pop(name, None) for name in BOUNDS]
+    return Raw(arrays, bounds=_both(limits, source))
+
+
+def _check_names(found: Mapping[str, Any], have: list[str], source: str) -> None:
+    missing = [name for name in REQUIRED if name not in found]
     if missing:
         raise DataError(
-            f"{path}: lacks {', '.join(missing)}; it has {', '.join(sorted(arrays)) or 'nothing'}"
+            f"{source}: lacks {', '.join(missing)}; it has {', '.join(sorted(have)) or 'nothing'}"
         )
-    own = attributes.get("gemrl_task")
-    if task and own and task != own:
-        raise DataError(f"{path} names its task {own!r}, which contradicts {task!r}")
-    named = task or own
-    known = task_named(named) if named else None
-    origin = attributes.get("gemrl_origin", "unknown")
-    if path == genuine_path(named or ""):
-        origin = "genuine"
-    return from_arrays(
-        **{name: arrays[name] for name in (*REQUIRED, *OPTIONAL) if name in arrays},
-        action_low=known.action_low if known else -1.0,
-        action_high=known.action_high if known else 1.0,
-        task=named,
-        origin=origin,
-        source=str(path.resolve()),
-    )
 
 
-def _read_hdf5(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as file:
-            arrays = {}
-            for name in (*REQUIRED, *OPTIONAL):
-                item = file.get(name)
-                if item is None:
-                    continue
-                if not isinstance(item, h5py.Dataset) or item.dtype.kind not in "fiub":
-                    raise DataError(f"{path}: {name} is not an array of numbers")
-                arrays[name] = item[()]
-            attributes = {k: str(v) for k, v in file.attrs.items() if k.startswith("gemrl_")}
-            return arrays, attributes
-    except DataError:
-        raise
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise DataError(f"{path}: not a readable HDF5 file ({error})") from error
-
-
-def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    try:
-        with zipfile.ZipFile(path):
-            pass  # A single array is no archive, though NumPy would read it.
-        with np.load(path, allow_pickle=False) as file:
-            return {n: file[n] for n in (*REQUIRED, *OPTIONAL) if n in file.files}, {}
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        EOFError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise DataError(f"{path}: not a readable NPZ file ({error})") from error
+def _both(limits: list[np.ndarray | None], source: str) -> tuple[np.ndarray, np.ndarray] | None:
+    low, high = limits
+    if low is None and high is None:
+        return None
+    if low is None or high is None:
+        raise DataError(f"{source}: action_low and action_high go together; it has one of them")
+    for name, limit in zip(BOUNDS, (low, high), strict=True):
+        if limit.dtype.kind not in "fiub" or limit.ndim > 1:
+            raise DataError(f"{source}: {name} must be a number, or one for each action dimension")
+    return low, high

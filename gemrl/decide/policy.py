@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from gemrl.data.tasks import TASKS
 from gemrl.decide.decision import Decision
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.select import Scales, Shape, critic_values, decide_batch
@@ -46,9 +47,13 @@ class Policy:
 
     @property
     def default_knobs(self) -> Knobs:
-        """What `decide` uses where no knobs are given: no more than the models can serve."""
-        complete = self.models.critics and self.models.behavior is not None
-        return Knobs() if complete else Knobs(n=0, wp=0.0)
+        """What `decide` uses where no knobs are given: the paper's for the task's suite, and no
+        more than the models can serve.
+        """
+        if not self.models.critics or self.models.behavior is None:
+            return Knobs(n=0, wp=0.0)
+        task = TASKS.get(self.bundle.manifest["task"] or "")
+        return Knobs() if task is None else Knobs(lam=task.lam, wp=task.wp_end)
 
     def decide(
         self,

@@ -5,38 +5,17 @@ The observation is position and velocity; the goal is not observed. The centre o
 an episode never ends before its horizon.
 """
 
-from importlib import import_module
-from typing import Any
-
 import numpy as np
 
-from gemrl.data.tasks import Maze, Task
-from gemrl.errors import MissingExtraError
+from gemrl.data.tasks import Task
+from gemrl.envs.grid import Maze, free_cells
+from gemrl.envs.simulator import load_mujoco
 
 GOAL_RADIUS = 0.5
 MAX_SPEED = 5.0
 PARTICLE_RADIUS = 0.1
-# The body stands at (1.2, 1.2) of the world, whose wall (i, j) is centred on (i + 1, j + 1).
+# Where the body stands in the world, whose wall (i, j) is centred on (i + 1, j + 1).
 BODY_ORIGIN = 1.2
-
-
-def cell_centre(cell: tuple[int, int]) -> np.ndarray:
-    """Centre of a cell in observation terms."""
-    return np.array(cell, dtype=np.float64) + 1 - BODY_ORIGIN
-
-
-def free_cells(maze: Maze) -> list[tuple[int, int]]:
-    """Cells that are not walls, row by row."""
-    return [(i, j) for i, row in enumerate(maze.cells) for j, cell in enumerate(row) if cell != "#"]
-
-
-def inside_wall(maze: Maze, positions: np.ndarray) -> np.ndarray:
-    """For each position [..., 2]: does the point lie in a wall or beyond the maze?"""
-    walls = np.array([[cell == "#" for cell in row] for row in maze.cells])
-    index = np.floor(positions + BODY_ORIGIN - 0.5).astype(int)
-    beyond = (index < 0).any(axis=-1) | (index >= walls.shape).any(axis=-1)
-    clipped = np.clip(index, 0, np.array(walls.shape) - 1)
-    return beyond | walls[clipped[..., 0], clipped[..., 1]]
 
 
 def maze_xml(maze: Maze) -> str:
@@ -73,14 +52,6 @@ def maze_xml(maze: Maze) -> str:
     """
 
 
-def load_mujoco() -> Any:
-    """MuJoCo's module, which training does without."""
-    try:
-        return import_module("mujoco")
-    except ImportError as error:
-        raise MissingExtraError("this needs MuJoCo, which is not installed: gemrl[eval]") from error
-
-
 class Maze2D:
     """A batch of Maze2D environments that step together, one row each."""
 
@@ -88,46 +59,47 @@ class Maze2D:
         mujoco = load_mujoco()
         self.task = task
         self.version = f"mujoco {mujoco.__version__}"
+        self.model = mujoco.MjModel.from_xml_string(maze_xml(task.grid))
+        self.models = [self.model]
+        self.data = [mujoco.MjData(self.model) for _ in range(count)]
         self._step = mujoco.mj_step
         self._reset = mujoco.mj_resetData
         self._forward = mujoco.mj_forward
-        self._model = mujoco.MjModel.from_xml_string(maze_xml(task.maze))
-        self._data = [mujoco.MjData(self._model) for _ in range(count)]
-        self._starts = np.array([cell_centre(cell) for cell in free_cells(task.maze)])
-        self._goal = np.array(task.maze.goal)
+        self._starts = np.array([task.grid.centre(cell) for cell in free_cells(task.grid)])
+        self._goal = np.array(task.grid.goal)
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         """Start an episode in each environment: a random free cell and a small random velocity."""
-        for data, seed in zip(self._data, seeds, strict=True):
+        for data, seed in zip(self.data, seeds, strict=True):
             rng = np.random.default_rng(int(seed))
-            self._reset(self._model, data)
+            self._reset(self.model, data)
             start = self._starts[rng.integers(len(self._starts))]
             data.qpos[:] = start + rng.uniform(-0.1, 0.1, 2)
             data.qvel[:] = 0.1 * rng.standard_normal(2)
-            self._forward(self._model, data)
+            self._forward(self.model, data)
         return self.observations()
 
     def set_state(self, row: int, position: np.ndarray, velocity: np.ndarray) -> None:
         """Put one environment into a given state."""
-        data = self._data[row]
-        self._reset(self._model, data)
+        data = self.data[row]
+        self._reset(self.model, data)
         data.qpos[:], data.qvel[:] = position, velocity
-        self._forward(self._model, data)
+        self._forward(self.model, data)
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Apply one action a row; returns observations and rewards."""
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Apply one action a row; returns observations, rewards and which rows have ended."""
         clipped = np.clip(actions, -1.0, 1.0)
-        for data, action in zip(self._data, clipped, strict=True):
+        for data, action in zip(self.data, clipped, strict=True):
             # Several times faster than np.clip on arrays this small.
             data.qvel[:] = np.minimum(np.maximum(data.qvel, -MAX_SPEED), MAX_SPEED)
             data.ctrl[:] = action
-            self._step(self._model, data)
+            self._step(self.model, data)
         observations = self.observations()
-        return observations, self.rewards(observations)
+        return observations, self.rewards(observations), np.zeros(len(observations), dtype=bool)
 
     def observations(self) -> np.ndarray:
         """Position and velocity of each row."""
-        return np.array([np.concatenate([data.qpos, data.qvel]) for data in self._data])
+        return np.array([np.concatenate([data.qpos, data.qvel]) for data in self.data])
 
     def rewards(self, observations: np.ndarray) -> np.ndarray:
         """1 where the position lies within the goal's radius."""

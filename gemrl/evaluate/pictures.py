@@ -15,9 +15,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Ellipse, Rectangle
 
-from gemrl.data.tasks import Maze
 from gemrl.decide.decision import Decision
-from gemrl.envs.maze2d import BODY_ORIGIN, GOAL_RADIUS
+from gemrl.envs.grid import Maze
+from gemrl.envs.maze2d import GOAL_RADIUS
 from gemrl.evaluate.table import Line
 from gemrl.maths.mixture import Mixture
 
@@ -47,15 +47,16 @@ def inline(figure: Figure) -> str:
 
 def draw_maze(axes: Axes, maze: Maze) -> None:
     """Walls and goal in observation terms."""
-    edge = 0.5 - BODY_ORIGIN
-    for i, row in enumerate(maze.cells):
-        for j, cell in enumerate(row):
-            if cell == "#":
-                axes.add_patch(Rectangle((i + edge, j + edge), 1, 1, color="#d1d5db", zorder=1))
+    size = maze.cell_size
+    for i, j in np.argwhere(maze.walls):
+        corner = maze.centre((i, j)) - size / 2
+        axes.add_patch(Rectangle(tuple(corner), size, size, color="#d1d5db", zorder=1))
     axes.add_patch(Circle(maze.goal, GOAL_RADIUS, fill=False, color=GREEN, lw=1.5, zorder=4))
-    # Half of the outer wall is enough to see.
-    axes.set_xlim(edge + 0.5, edge + len(maze.cells) - 0.5)
-    axes.set_ylim(edge + 0.5, edge + len(maze.cells[0]) - 0.5)
+    # From centre to centre: half of the outer wall is enough to see.
+    rows, columns = maze.walls.shape
+    first, last = maze.centre((0, 0)), maze.centre((rows - 1, columns - 1))
+    axes.set_xlim(first[0], last[0])
+    axes.set_ylim(first[1], last[1])
     axes.set_aspect("equal")
     axes.grid(False)
     axes.set_xticks([])
@@ -66,12 +67,11 @@ def data_map(maze: Maze, observations: np.ndarray, rewards: np.ndarray) -> str:
     """Where the data goes in the maze."""
     figure, axes = plt.subplots(figsize=(4.6, 4.2))
     draw_maze(axes, maze)
-    shape = (len(maze.cells), len(maze.cells[0]))
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     counts, _, _ = np.histogram2d(
         observations[:, 0],
         observations[:, 1],
-        bins=[20 * n for n in shape],
+        bins=[round(20 * width / maze.cell_size) for width in (right - left, top - bottom)],
         range=[[left, right], [bottom, top]],
     )
     share = np.ma.masked_equal(counts.T / len(observations), 0)

@@ -97,7 +97,9 @@ def _dataset(policy: Policy) -> Dataset | None:
     """The policy's dataset where it can still be read and is still the same."""
     about = policy.bundle.manifest["dataset"]
     try:
-        data = load_dataset(about["source"], task=policy.bundle.manifest["task"])
+        data = load_dataset(
+            about["source"], task=policy.bundle.manifest["task"], **about.get("reading", {})
+        )
     except DataError:
         return None
     return data if data.fingerprint == about["fingerprint"] else None
@@ -121,7 +123,7 @@ def _pictures(
 
     names = ("data", "candidates", "budget", "sweep", "paths", "curves")
     found: dict[str, Any] = dict.fromkeys(names)
-    if data is not None and task is not None:
+    if data is not None and task is not None and task.maze is not None:
         found["data"] = pictures.data_map(task.maze, data.observations, data.rewards)
     complete = policy.models.behavior is not None and policy.models.critics
     if data is not None and complete and data.action_dim > 1:
@@ -136,7 +138,7 @@ def _pictures(
     ]
     if len(sweep) > 1:
         found["sweep"] = pictures.support_sweep(sorted(sweep, key=lambda point: point[0]))
-    if task is not None:
+    if task is not None and task.maze is not None:
         groups = _paths(runs, test, guarded)
         if groups:
             found["paths"] = pictures.paths(task.maze, groups)

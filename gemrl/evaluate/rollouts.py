@@ -12,7 +12,7 @@ from gemrl.data.tasks import Task, task_named
 from gemrl.decide.decision import Decision
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
-from gemrl.envs.maze2d import Maze2D
+from gemrl.envs.make import make_env
 from gemrl.errors import ConfigError, DataError, TaskError
 from gemrl.evaluate.rows import PROTOCOLS, Row, append_rows, cell_of, read_rows
 from gemrl.maths.statistics import normalized_score
@@ -87,24 +87,38 @@ def rollout(
     protocol: str,
     report: Report = silent,
 ) -> tuple[list[Row], np.ndarray]:
-    """One episode a seed. Returns rows and the observations [T + 1, E, S] along the way."""
-    env = Maze2D(task, len(episode_seeds))
+    """One episode a seed. Returns rows and the observations [T + 1, E, S] along the way, which
+    stand still once an episode has ended.
+    """
+    count = len(episode_seeds)
+    env = make_env(task, count)
     observations = [env.reset(episode_seeds)]
     # Each step of each episode has a decision seed of its own, whoever shares the batch.
     decision_seeds = np.stack(
         [np.random.default_rng([s, 1]).integers(2**32, size=task.horizon) for s in episode_seeds]
     )
-    returns = np.zeros(len(episode_seeds))
-    audits: list[dict[str, np.ndarray]] = []
+    returns, lengths = np.zeros(count), np.zeros(count, dtype=int)
+    sums: dict[str, np.ndarray] = {}
+    alive = np.arange(count)
     for t in range(task.horizon):
-        decision = policy.decide(observations[-1], knobs, seed=decision_seeds[:, t], t=t)
-        audits.append(audit_fields(decision))
-        observation, rewards = env.step(decision.action)
+        asked = _padded(alive, count)
+        decision = policy.decide(observations[-1][asked], knobs, seed=decision_seeds[asked, t], t=t)
+        for name, values in audit_fields(decision).items():
+            sums.setdefault(name, np.zeros(count))[alive] += values[: len(alive)]
+        actions = np.zeros((count, task.action_dim))
+        actions[alive] = decision.action[: len(alive)]
+        observation, rewards, ended = env.step(actions)
         observations.append(observation)
         returns += rewards
+        lengths[alive] += 1
+        alive = np.flatnonzero(~ended)
         report(t + 1)
+        if len(alive) == 0:
+            observations += [observation] * (task.horizon - t - 1)
+            report(task.horizon)
+            break
 
-    means = {name: np.mean([step[name] for step in audits], axis=0) for name in audits[0]}
+    means = {name: total / lengths for name, total in sums.items()}
     manifest = policy.bundle.manifest
     rows = [
         Row(
@@ -121,12 +135,23 @@ def rollout(
             knobs=knobs.to_json(),
             episode_return=float(returns[i]),
             score=normalized_score(float(returns[i]), *task.reference),
-            length=task.horizon,
+            length=int(lengths[i]),
             **{k: None if np.isnan(v[i]) else float(v[i]) for k, v in means.items()},
         )
         for i, seed in enumerate(episode_seeds)
     ]
     return rows, np.stack(observations)
+
+
+def _padded(alive: np.ndarray, count: int) -> np.ndarray:
+    """The rows still alive, filled up with the first to one of few sizes.
+
+    Each size of batch is compiled once, so batches only ever halve.
+    """
+    size = count
+    while size >= 2 * len(alive) and size > 1:
+        size = -(-size // 2)
+    return np.concatenate([alive, np.repeat(alive[:1], size - len(alive))])
 
 
 def audit_fields(decision: Decision) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from jaxtyping import Float32
 
 from gemrl.data.dataset import Dataset
 from gemrl.data.tasks import RewardTransform
-from gemrl.errors import BundleError
+from gemrl.errors import BundleError, DataError
 from gemrl.methods.protocol import Batch
 
 
@@ -81,6 +81,20 @@ class Spec:
         ):
             raise BundleError("manifest: action_low must lie below action_high")
         return spec
+
+
+def fixed_rewards(dataset: Dataset, rewards: RewardTransform) -> RewardTransform:
+    """The transform with a number for its scale, where that follows from the data's returns."""
+    if rewards.return_range is None:
+        return rewards
+    returns = dataset.episode_returns
+    width = float(returns.max() - returns.min())
+    if not width > 0:
+        raise DataError(
+            f"{dataset.source}: rewards of {dataset.task} are scaled by the range of episode "
+            f"returns, and all {len(returns)} episodes return {returns[0]:g}; take more data"
+        )
+    return RewardTransform(scale=rewards.return_range / width, shift=rewards.shift)
 
 
 def spec_of(dataset: Dataset, rewards: RewardTransform) -> Spec:

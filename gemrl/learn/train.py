@@ -21,9 +21,8 @@ from gemrl.learn.bundle import MANIFEST, Bundle, config_to_json, load_bundle, sa
 from gemrl.learn.calibration import calibrate
 from gemrl.learn.checkpoint import folder_of, identity, load_checkpoint, save_checkpoint
 from gemrl.learn.loop import pack, phase_key, run_updates
-from gemrl.learn.spec import Spec, scale, spec_of
-from gemrl.methods import method_of
-from gemrl.methods.gem import GemConfig
+from gemrl.learn.spec import Spec, fixed_rewards, scale, spec_of
+from gemrl.methods import default_config, method_of
 from gemrl.methods.protocol import Method, MethodConfig, Phase
 from gemrl.progress import Report, bar, say
 
@@ -47,7 +46,7 @@ def train(
     """
     if not isinstance(data, Dataset):
         raise DataError(f"train needs a Dataset, not {data!r}: see load_dataset and from_arrays")
-    config = GemConfig() if config is None else config
+    config = default_config("gem", data.task) if config is None else config
     method = method_of(config)
     data.require_trainable()
     out = Path(out)
@@ -108,7 +107,7 @@ def _train(
     train_rows, held_rows = data.split_episodes(config.holdout, config.seed)
     rewards = task_named(data.task).rewards if data.task else RewardTransform()
     training = data.select(train_rows)
-    spec = spec_of(training, rewards)
+    spec = spec_of(training, fixed_rewards(data, rewards))
     run = _Run(config, spec, pack(scale(training, spec)), out, run_identity)
 
     init_key = jax.random.fold_in(jax.random.key(config.seed), 0)
@@ -147,6 +146,9 @@ def _train(
             "fingerprint": data.fingerprint,
             "origin": data.origin,
             "source": data.source,
+            "reading": dict(data.reading),
+            "bounds_origin": data.bounds_origin,
+            "notes": list(data.notes),
             "rows": len(data),
             "episodes": len(data.episode_starts),
             "held_out_rows": len(held_rows),

@@ -151,6 +151,61 @@ def test_held_out_and_training_rows_are_whole_disjoint_episodes_of_everything(ca
     assert np.array_equal(held, again[1])
 
 
+@given(episode_ends(), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_the_episode_number_grows_by_one_after_each_end_and_only_there(case, with_next):
+    terminals, timeouts = case
+    arrays = arrays_of(terminals, timeouts)
+    ended = np.logical_or(terminals, timeouts)
+    number = np.concatenate([[0], np.cumsum(ended[:-1])])
+    if with_next:
+        arrays["next_observations"] = arrays["observations"] + 1
+    elif not (np.array(terminals) | ~np.append(ended[:-1], True)).any():
+        return
+    data = gemrl.from_arrays(**arrays)
+    rows = data.rewards.astype(int)
+    assert data.episodes.tolist() == number[rows].tolist()
+    assert data.masks.tolist() == [not terminals[row] for row in rows]
+    # Inside an episode the next observation is the following row's.
+    same = np.flatnonzero(np.diff(data.episodes) == 0)
+    assert np.array_equal(data.next_observations[same], data.observations[same + 1])
+
+
+@given(episode_ends(min_rows=2), episode_ends(min_rows=2), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_two_logs_joined_at_an_end_split_as_they_do_apart(first, second, with_next):
+    parts = []
+    for terminals, timeouts in (first, second):
+        arrays = arrays_of([*terminals[:-1], True], timeouts)
+        if with_next:
+            arrays["next_observations"] = arrays["observations"] + 1
+        parts.append(arrays)
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    one, other = (gemrl.from_arrays(**part) for part in parts)
+    both = gemrl.from_arrays(**joined)
+    later = int(np.logical_or(parts[0]["terminals"], parts[0]["timeouts"]).sum())
+    assert both.episodes.tolist() == [*one.episodes, *(other.episodes + later)]
+    for name in ("observations", "actions", "rewards", "masks"):
+        apart = np.concatenate([getattr(one, name), getattr(other, name)])
+        assert np.array_equal(getattr(both, name), apart)
+    going_on = both.masks == 1
+    apart = np.concatenate([one.next_observations, other.next_observations])
+    assert np.array_equal(both.next_observations[going_on], apart[going_on])
+
+
+@pytest.mark.parametrize("every", [1, 2, 40, 100, 5000, 20_000])
+def test_arrays_of_its_own_are_moved_in_place_to_the_same_dataset(every):
+    rows = 12_000
+    timeouts = np.arange(1, rows + 1) % every == 0
+    arrays = arrays_of(np.arange(rows) % 777 == 0, timeouts, obs_dim=3)
+    before = {name: array.copy() for name, array in arrays.items()}
+    expected = gemrl.from_arrays(**arrays)
+    for name, array in arrays.items():
+        assert np.array_equal(array, before[name])
+    own = gemrl.from_arrays(**arrays, own=True)
+    assert own.fingerprint == expected.fingerprint
+
+
 def test_another_seed_holds_out_other_episodes():
     arrays = arrays_of([0] * 200, [0, 1] * 100)
     data = gemrl.from_arrays(**arrays, next_observations=arrays["observations"] + 1)
@@ -298,6 +353,14 @@ def test_bounds_without_room_between_them_are_refused_for_training(low, high):
     data = gemrl.from_arrays(**good_arrays(), action_low=low, action_high=high)
     with pytest.raises(DataError, match=r"action_low .*action_high"):
         data.require_trainable()
+
+
+def test_numbers_too_large_for_float32_are_refused_for_training():
+    arrays = good_arrays()
+    arrays["rewards"] = arrays["rewards"].astype(np.float64)
+    arrays["rewards"][2] = 1e300
+    with pytest.raises(DataError, match=r"rewards .* row 2\b"):
+        gemrl.from_arrays(**arrays).require_trainable()
 
 
 def test_training_refuses_what_cannot_be_trained_on_before_it_makes_a_folder(tmp_path):

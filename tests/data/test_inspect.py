@@ -1,23 +1,36 @@
-"""Inspection: every count is right on data made by hand, and every finding is said in words."""
+"""Inspection: every count is right on data made by hand, every planted fault is found and said in
+words, clean data is left in peace, and nothing that a dataset may hold makes it fail.
+"""
 
 import json
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import gemrl
-from gemrl.data.inspect import describe, inspect
+from gemrl.data.inspect import describe, inspect, write_page
+from gemrl.data.readers import load_dataset
+
+UMAZE = "maze2d-umaze-v1"
+
+
+# Ten rows made by hand
 
 
 def hand_made():
     """Ten rows in two episodes (rows 0 to 5, terminal; rows 6 to 9, cut), nothing odd in them."""
     rows = np.arange(10, dtype=np.float32)
-    observations = np.stack([rows, np.sin(rows), -rows], axis=1)
+    observations = np.stack([rows, np.sin(rows), np.cos(2 * rows)], axis=1)
     arrays = {
         "observations": observations,
-        "actions": np.stack([np.linspace(-0.5, 0.5, 10), np.linspace(0.9, -0.9, 10)], axis=1),
+        "actions": np.stack([np.linspace(-0.5, 0.5, 10), 0.9 * np.cos(np.arange(10))], axis=1),
         "rewards": np.array([0, 1, 0, 2, 0, 0, 1, 0, 0, -4], dtype=np.float32),
-        "next_observations": np.stack([rows + 1, np.sin(rows + 1), -rows - 1], axis=1),
+        "next_observations": np.stack([rows + 1, np.sin(rows + 1), np.cos(2 * rows + 2)], axis=1),
         "terminals": np.zeros(10, dtype=bool),
         "timeouts": np.zeros(10, dtype=bool),
     }
@@ -36,9 +49,10 @@ def changed(name, place, value):
 
 
 def only(report):
-    """The single warning of a report."""
-    assert len(report["warnings"]) == 1, report["warnings"]
-    return report["warnings"][0]
+    """The single warning of a report, but for ten rows being few."""
+    said = [words for words in report["warnings"] if not words.startswith("only ")]
+    assert len(said) == 1, said
+    return said[0]
 
 
 def strict_json(text):
@@ -48,22 +62,26 @@ def strict_json(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def test_sizes_and_spreads_are_right_and_clean_data_has_no_warning():
+def test_sizes_and_spreads_are_right():
     report = report_of()
     assert report["source"] == "log.npz"
     assert (report["rows"], report["episodes"], report["terminals"]) == (10, 2, 1)
     assert (report["observation_dim"], report["action_dim"]) == (3, 2)
-    assert report["episode_length"] == {"min": 4, "median": 5, "mean": 5, "max": 6}
-    assert report["episode_return"] == {"min": -3, "median": 0, "mean": 0, "max": 3}
+    for name, spread in (
+        ("episode_length", {"min": 4, "median": 5, "mean": 5, "max": 6, "q25": 4.5, "q75": 5.5}),
+        ("episode_return", {"min": -3, "median": 0, "mean": 0, "max": 3, "q25": -1.5, "q75": 1.5}),
+    ):
+        assert {key: report[name][key] for key in spread} == spread
     assert report["reward"]["nonzero_share"] == pytest.approx(0.4)
     assert report["reward"]["min"] == -4
-    assert report["action_min"] == pytest.approx([-0.5, -0.9])
+    assert report["action_min"] == pytest.approx([-0.5, 0.9 * np.cos(3)])
     assert report["action_max"] == pytest.approx([0.5, 0.9])
     assert (report["action_low"], report["action_high"]) == ([-1, -1], [1, 1])
     assert (report["saturated_share"], report["outside_bounds"], report["jumps"]) == (0, 0, 0)
     assert report["constant_observation_dims"] == []
     assert set(report["not_finite"].values()) == {0}
-    assert report["warnings"] == []
+    assert (report["ends"]["terminal"], report["ends"]["cut"]) == (1, 1)
+    assert report["bad_values"] == {}
     assert report["fingerprint"] == gemrl.from_arrays(**hand_made()).fingerprint
 
 
@@ -184,3 +202,410 @@ def test_regenerated_maze_data_is_reported_as_saturated_and_without_terminals(ma
     said = " ".join(report["warnings"])
     assert "sit at a bound" in said
     assert "no terminals" in said
+
+
+# Clean data, and clean data with one fault in it
+
+
+@cache
+def _clean():
+    """12,000 rows in about 120 episodes with random ends, rewarded for where they lead."""
+    rng = np.random.default_rng(0)
+    rows, state = 12_000, rng.normal(size=4)
+    actions = rng.uniform(-0.9, 0.9, (rows, 2))
+    observations, following = np.empty((rows, 4)), np.empty((rows, 4))
+    ends = rng.random(rows) < 0.01
+    for t in range(rows):
+        observations[t] = state
+        push = 0.3 * np.array([*actions[t], actions[t, 0] - actions[t, 1], 0.5])
+        state = following[t] = 0.9 * state + push + 0.2 * rng.normal(size=4)
+        if ends[t]:
+            state = rng.normal(size=4)
+    terminals = ends & (rng.random(rows) < 0.5)
+    return {
+        "observations": observations,
+        "actions": actions,
+        "rewards": -((following[:, 0] - 1) ** 2) + 0.5 * following[:, 1],
+        "next_observations": following,
+        "terminals": terminals,
+        "timeouts": ends & ~terminals,
+    }
+
+
+def clean(**changes):
+    return {name: array.copy() for name, array in _clean().items()} | changes
+
+
+def found(**arrays):
+    """Findings about a dataset, as pairs of what they are about and what they say."""
+    report = inspect(gemrl.from_arrays(**arrays))
+    return [(finding["about"], finding["text"]) for finding in report["findings"]]
+
+
+def test_clean_data_is_left_in_peace():
+    report = inspect(gemrl.from_arrays(**clean()))
+    assert report["findings"] == report["warnings"] == report["notes"] == []
+    assert report["reward_timing"]["verdict"] == "next"
+    assert 0 < report["ends"]["terminal"] < report["episodes"]
+
+
+def both(dim, change):
+    """A dimension of the observation changed in this row's and the next one's."""
+    made = clean()
+    for name in ("observations", "next_observations"):
+        made[name][:, dim] = change(made[name][:, dim])
+    return made
+
+
+def with_value(name, place, value):
+    made = clean()
+    made[name][place] = value
+    return made
+
+
+def with_ends(every, *, terminal):
+    """Ends at a fixed length, and rows that follow them as if each episode had been reset."""
+    ends = np.zeros(12_000, dtype=bool)
+    ends[every - 1 :: every] = True
+    none = np.zeros_like(ends)
+    made = clean(terminals=ends if terminal else none, timeouts=none if terminal else ends)
+    made["observations"] = np.random.default_rng(1).normal(size=(12_000, 4))
+    made["next_observations"] = np.roll(made["observations"], -1, axis=0)
+    made["next_observations"][ends] += 3.0
+    return made
+
+
+def stuck_in_episodes(count):
+    made = clean()
+    starts = np.flatnonzero(np.append(True, (made["terminals"] | made["timeouts"])[:-1]))
+    longest = np.argsort(-np.diff(np.append(starts, 12_000)))[:count]
+    for episode in longest:
+        rows = slice(starts[episode], np.append(starts, 12_000)[episode + 1])
+        for name in ("observations", "next_observations"):
+            made[name][rows, 2] = 0.125
+    return made
+
+
+def wide():
+    made = clean()
+    for name in ("observations", "next_observations"):
+        made[name] = np.concatenate([made[name], 2 - 3 * made[name][:, :1]], axis=1)
+    return made
+
+
+def twice():
+    made = clean()
+    made["terminals"][-1] = True
+    return {name: np.concatenate([array, array]) for name, array in made.items()}
+
+
+def held():
+    made = clean()
+    made["actions"] = np.repeat(made["actions"][::4], 4, axis=0)
+    return made
+
+
+def joined():
+    """Two logs put together without an end between them."""
+    made = clean()
+    middle = 6000
+    while made["terminals"][middle] or made["timeouts"][middle]:
+        middle += 1
+    made["next_observations"][middle] += 2.0
+    return made
+
+
+def counted():
+    """Rewards that count what is done so far."""
+    made = clean()
+    ends = made["terminals"] | made["timeouts"]
+    episode = np.concatenate([[0], np.cumsum(ends[:-1])])
+    starts = np.flatnonzero(np.diff(episode, prepend=-1))
+    return made | {"rewards": np.minimum((np.arange(12_000) - starts[episode]) // 20, 4)}
+
+
+FAULTS = {
+    "nan": (with_value("observations", (7, 1), np.nan), "not_finite", "first in row 7"),
+    "infinite": (with_value("rewards", 9, np.inf), "not_finite", "1 infinite"),
+    "outside": (
+        with_value("actions", (5, 1), -3.0),
+        "outside_bounds",
+        "-3 in dimension 1 of row 5",
+    ),
+    "constant action": (with_value("actions", (..., 1), 0.5), "constant_action_dims", "[1]"),
+    "small units": (clean(actions=_clean()["actions"] / 50), "action_dims", "less than a tenth"),
+    "held": (held(), "held_action_share", "about 4 rows"),
+    "zero rewards": (clean(rewards=np.zeros(12_000)), "reward", "all rewards are zero"),
+    "constant rewards": (clean(rewards=np.full(12_000, -1)), "reward", "all rewards are -1"),
+    "one huge reward": (with_value("rewards", 4, 1e6), "reward", "a few rows will rule"),
+    "counted rewards": (counted(), "reward", "never fall"),
+    "joined": (joined(), "jumps", "1 rows inside episodes"),
+    "limit": (with_ends(200, terminal=True), "ends", "60 of 60 terminals come at exactly 200 rows"),
+    "no terminals": (with_ends(200, terminal=False), "terminals", "200 rows: a time limit"),
+    "constant": (both(3, lambda x: 0 * x + 7), "constant_observation_dims", "[3] never change"),
+    "correlated": (wide(), "correlated_dims", "observation 0 and observation 4"),
+    "stuck": (stuck_in_episodes(3), "observation_dims", "dimension 2 in 3 of"),
+    "outlier": (with_value("observations", (0, 2), 1e4), "observation_dims", "values far out"),
+    "tiny": (both(1, lambda x: 1e-9 * x), "observation_dims", "[1] vary by a millionth"),
+    "scales": (both(1, lambda x: 1e6 * x), "observation_dims", "scales differ much"),
+    "clipped": (both(0, lambda x: np.clip(x, -1, 1)), "observation_dims", "[0] look clipped"),
+    "twice": (twice(), "repeated_rows", "12000 rows (50.0%) repeat"),
+    "stored twice": (
+        clean(next_observations=_clean()["observations"]),
+        "frozen_share",
+        "nothing ever moves",
+    ),
+    "few": ({name: array[:5000] for name, array in clean().items()}, "rows", "only 5,000 rows"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name):
+    arrays, about, words = FAULTS[name]
+    said = found(**arrays)
+    assert any(a == about and words in text for a, text in said), said
+
+
+def test_a_dimension_that_is_there_twice_is_named():
+    made = clean()
+    for name in ("observations", "next_observations"):
+        made[name] = np.concatenate([made[name], made[name][:, 2:3]], axis=1)
+    assert (
+        "duplicated_dims",
+        "dimensions are there twice: observation 2 = observation 4",
+    ) in found(**made)
+
+
+def test_a_sensor_that_stops_midway_is_found():
+    made = clean()
+    made["terminals"][:], made["timeouts"][:] = False, False
+    made["terminals"][[3999, 7999]] = True
+    for name in ("observations", "next_observations"):
+        made[name][1000:1100, 0] = 0.5
+    assert any("[0] stop for long (dimension 0 for 100 rows)" in text for _, text in found(**made))
+
+
+def test_a_goal_in_the_observation_is_no_stuck_sensor():
+    made = clean()
+    episode = np.concatenate([[0], np.cumsum((made["terminals"] | made["timeouts"])[:-1])])
+    for name in ("observations", "next_observations"):
+        made[name][:, 3] = np.random.default_rng(2).normal(size=episode[-1] + 1)[episode]
+    said = found(**made)
+    assert any("[3] change only between episodes: goals" in text for _, text in said)
+    assert not any("stuck" in text for _, text in said)
+
+
+def test_a_terminal_on_the_last_row_only_is_taken_for_the_end_of_the_log():
+    last = np.arange(12_000) == 11_999
+    said = found(**clean(terminals=last, timeouts=np.zeros(12_000, dtype=bool)))
+    assert any("the only terminal is the last row" in text for _, text in said)
+
+
+def test_data_without_any_end_is_said_to_be_one_episode():
+    none = np.zeros(12_000, dtype=bool)
+    said = found(**clean(terminals=none, timeouts=none))
+    assert any("nothing ends: it is one episode" in text for _, text in said)
+
+
+@pytest.mark.parametrize(("sign", "words"), [(1, "success"), (-1, "failure")])
+def test_terminals_with_the_best_or_worst_rewards_are_told_apart(sign, words):
+    made = clean()
+    made["rewards"] = sign * made["terminals"].astype(np.float32)
+    assert any(f"terminals seem to mark {words}" in text for _, text in found(**made))
+
+
+def test_a_terminal_inside_an_episode_is_found():
+    data = gemrl.from_arrays(**clean())
+    masks = data.masks.copy()
+    masks[5:7] = 0
+    assert any(
+        "lie inside episodes" in words for words in inspect(replace(data, masks=masks))["warnings"]
+    )
+
+
+def test_bounds_that_are_no_range_are_told():
+    data = gemrl.from_arrays(**clean(), action_low=1.0, action_high=1.0)
+    report = inspect(data)
+    assert report["findings"][0]["text"].startswith("the action bounds are no range")
+    assert strict_json(json.dumps(report, allow_nan=False)) == report
+
+
+def test_what_training_refuses_comes_first():
+    report = inspect(gemrl.from_arrays(**with_value("actions", (5, 1), -3.0), task=UMAZE))
+    levels = [finding["level"] for finding in report["findings"]]
+    assert levels == sorted(levels, key=("refused", "warning", "note").index)
+    assert levels[0] == "refused"
+    assert "  REFUSED         1 actions lie outside" in describe(report)
+
+
+def test_data_of_another_size_than_its_tasks_is_told():
+    said = found(**wide(), task=UMAZE)
+    assert any("has 4 observation dimensions, this data 5" in text for _, text in said)
+
+
+# Reward timing
+
+
+@pytest.mark.parametrize("verdict", ["current", "next"])
+def test_a_dense_reward_is_traced_to_its_observation(verdict):
+    made = clean()
+    of = made["observations" if verdict == "current" else "next_observations"]
+    made["rewards"] = -((of[:, 0] - 1) ** 2) + of[:, 2]
+    assert inspect(gemrl.from_arrays(**made))["reward_timing"]["verdict"] == verdict
+
+
+def test_rewards_of_chance_or_of_the_action_alone_cannot_be_traced():
+    rng = np.random.default_rng(3)
+    for rewards in (rng.normal(size=12_000), rng.random(12_000) < 0.1, _clean()["actions"][:, 0]):
+        timing = inspect(gemrl.from_arrays(**clean(rewards=rewards)))["reward_timing"]
+        assert timing["verdict"] == "cannot tell"
+        assert timing["why"]
+
+
+def test_the_maze_rewards_belong_to_the_current_observation(maze_data):
+    report = inspect(maze_data)
+    assert report["reward_timing"]["verdict"] == "current"
+    assert any("its own row's observation" in words for words in report["warnings"])
+
+
+def test_maze_rewards_moved_by_a_row_belong_to_the_next_observation(maze_arrays):
+    arrays = dict(maze_arrays)
+    arrays["rewards"] = np.append(arrays["rewards"][1:], 0)
+    report = inspect(gemrl.from_arrays(**arrays))
+    assert report["reward_timing"]["verdict"] == "next"
+    assert not any("its own row's" in words for words in report["warnings"])
+
+
+def test_timeouts_of_the_maze_data_are_told_from_resets(maze_data):
+    report = inspect(maze_data)
+    assert report["ends"]["reading"] == "endless"
+    assert any("such as reached targets" in words for words in report["warnings"])
+
+
+def test_the_score_of_endless_data_is_of_stretches_as_long_as_an_evaluation(maze_data):
+    score = inspect(maze_data)["score"]
+    assert score["of"] == "stretches of 300 rows"
+    assert score["worst"] == pytest.approx(100 * (0 - 23.85) / (161.86 - 23.85))
+    assert score["worst"] < score["mean"] < score["best"]
+
+
+# Real files
+
+
+@pytest.fixture
+def real(test_data_folder):
+    return lambda name: load_dataset(test_data_folder / "real" / f"{name}.hdf5")
+
+
+def test_the_doors_human_actions_are_found_outside_the_bounds(real):
+    data = real("door-human-demos")
+    data = replace(data, action_low=-np.ones(28, "f4"), action_high=np.ones(28, "f4"))
+    report = inspect(data)
+    assert report["outside_bounds"] == int((np.abs(data.actions) > 1.00002).any(axis=1).sum())
+    assert report["outside"]["worst"]["dim"] == 25
+    assert report["findings"][0]["about"] == "outside_bounds"
+    assert report["ends"]["cuts_at_longest"] == 5
+    assert report["reward_timing"]["verdict"] == "next"
+
+
+@pytest.mark.parametrize(("name", "reach"), [("hopper", 5), ("halfcheetah", 2), ("walker2d", 3.8)])
+def test_the_expert_rollouts_are_found_far_outside_and_few(name, reach, real):
+    data = real(f"{name}-expert-rollouts-v4")
+    size = data.action_dim
+    report = inspect(
+        replace(data, action_low=-np.ones(size, "f4"), action_high=np.ones(size, "f4"))
+    )
+    assert report["outside"]["share"] > 0.5
+    assert abs(report["outside"]["worst"]["value"]) > reach
+    assert "in other units or were never clipped" in report["warnings"][0]
+    assert any("only 2 episodes" in words for words in report["warnings"])
+    clipped = any("look clipped" in words for words in report["notes"])
+    assert clipped == (name != "halfcheetah")  # The others' speeds are clipped to 10.
+
+
+def test_the_kitchens_human_demonstrations_have_no_rewards_and_other_units(real):
+    data = real("kitchen-human-demos")
+    report = inspect(replace(data, action_low=-np.ones(9, "f4"), action_high=np.ones(9, "f4")))
+    said = " ".join(report["warnings"])
+    assert "all rewards are zero" in said
+    assert "in other units" in said
+    assert "action dimensions [7, 8] use less than a tenth" in said
+    assert report["constant_observation_dims"] == [20, 50]
+    assert report["outside_bounds"] == len(data)
+
+
+def test_the_complete_kitchens_goals_counts_and_successes_are_found(real):
+    report = inspect(real("kitchen-complete-v0"))
+    assert report["constant_observation_dims"] == list(range(30, 60))
+    assert report["reward"]["values"] == [0, 1, 2, 3, 4]
+    said = " ".join(report["notes"])
+    assert "a count of what is done so far" in said
+    assert "terminals seem to mark success" in said
+    assert (report["ends"]["terminal"], report["ends"]["cut"]) == (19, 0)
+
+
+# Whatever a dataset holds
+
+NUMBERS = st.floats(width=32) | st.sampled_from([0.0, 1.0, -1.0, np.nan, np.inf, -np.inf])
+
+
+@st.composite
+def datasets(draw):
+    rows, obs, act = draw(st.tuples(st.integers(1, 30), st.integers(1, 4), st.integers(1, 3)))
+
+    def numbers(*shape):
+        return draw(arrays(np.float32, shape, elements=NUMBERS, fill=NUMBERS))
+
+    flags = arrays(bool, rows)
+    kept = draw(st.booleans())
+    terminals = draw(flags)
+    if not kept:
+        terminals[0] = True
+    return gemrl.from_arrays(
+        observations=numbers(rows, obs),
+        actions=numbers(rows, act),
+        rewards=numbers(rows),
+        terminals=terminals,
+        timeouts=draw(flags),
+        next_observations=numbers(rows, obs) if kept else None,
+        action_low=numbers(act),
+        action_high=numbers(act),
+        task=draw(st.sampled_from([None, UMAZE])),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=datasets())
+def test_anything_can_be_inspected_and_the_report_is_json(data):
+    report = inspect(data)
+    assert strict_json(json.dumps(report, allow_nan=False)) == report
+    assert data.source in describe(report)
+
+
+# The page
+
+
+@settings(max_examples=5, deadline=None)
+@given(data=datasets())
+def test_anything_can_be_shown(tmp_path_factory, data):
+    out = tmp_path_factory.mktemp("page") / "page.html"
+    assert write_page(data, inspect(data), out).read_text().startswith("<!doctype html>")
+
+
+def test_the_page_tells_every_finding_and_asks_nothing_of_the_network(maze_data, tmp_path):
+    report = inspect(maze_data)
+    text = write_page(maze_data, report, tmp_path / "page.html").read_text()
+    plain = text.replace("&#39;", "'")
+    for words in report["warnings"] + report["notes"]:
+        assert words in plain
+    assert "http" not in text
+    assert text.count("data:image/png;base64,") == text.count("<img") == 9
+
+
+def test_the_page_of_many_dimensions_has_few_pictures(tmp_path):
+    rng = np.random.default_rng(0)
+    data = gemrl.from_arrays(
+        rng.normal(size=(200, 60)), rng.uniform(-1, 1, (200, 28)), np.ones(200), np.zeros(200)
+    )
+    text = write_page(data, inspect(data), tmp_path / "page.html").read_text()
+    assert text.count("<img") == 8

@@ -1,0 +1,154 @@
+"""Datasets made anew by their published recipes, deterministically from a seed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gemrl
+from gemrl.data.behavior import load_behavior
+from gemrl.data.recipes import antmaze, locomotion, maze2d
+from gemrl.data.storage import atomic_path
+from gemrl.data.tasks import Task, task_named
+from gemrl.envs.locomotion import GymRows
+from gemrl.envs.simulator import load_mujoco
+from gemrl.errors import ConfigError
+
+Arrays = dict[str, np.ndarray]
+Report = Callable[[int], None]
+
+
+class Recipe(NamedTuple):
+    """How a suite's data is made, and how a file says it."""
+
+    make: Callable[[Task, int, int, Report], Arrays]
+    describe: Callable[[Task, Arrays], dict[str, Any]]
+
+
+RECIPES = {
+    "maze2d": Recipe(
+        maze2d.make_maze2d,
+        lambda task, arrays: {
+            "name": "maze2d waypoint controller",
+            "action_noise": maze2d.ACTION_NOISE,
+        },
+    ),
+    "antmaze": Recipe(
+        antmaze.make_antmaze,
+        lambda task, arrays: {
+            "name": "antmaze planner and gait",
+            "goals": task.goals,
+            "action_noise": antmaze.ACTION_NOISE,
+            "success_rate": antmaze.success_rate(arrays),
+        },
+    ),
+    "locomotion": Recipe(
+        locomotion.make_locomotion,
+        lambda task, arrays: {
+            "name": "locomotion policies, sampled",
+            "policies": {
+                policy.source: policy.sha256
+                for level in task.levels
+                for policy in locomotion.own_policies(task.env_id, level)
+            },
+        },
+    ),
+}
+
+
+def make_dataset(
+    task: Task, steps: int, seed: int, out: Path, report: Report = lambda done: None
+) -> None:
+    """Regenerate a task's dataset into an HDF5 file that says what it is."""
+    _require_sane(steps, seed, out)
+    recipe = RECIPES[task.suite]
+    arrays = recipe.make(task, steps, seed, report)
+    said = recipe.describe(task, arrays) | {"steps": steps, "seed": seed}
+    _write(out, arrays, task.name, "regenerated", said, task.action_low, task.action_high)
+
+
+def collect_dataset(
+    env_id: str,
+    policies: list[Path],
+    steps: int,
+    seed: int,
+    out: Path,
+    *,
+    horizon: int | None = None,
+    deterministic: bool = False,
+    task: str | None = None,
+    report: Report = lambda done: None,
+) -> None:
+    """Episodes of anybody's policies in a Gymnasium environment, in the layout of the others.
+
+    Each policy has an equal share of the steps, in the order given. `task` names the task that the
+    data stands for.
+    """
+    _require_sane(steps, seed, out)
+    if not policies:
+        raise ConfigError("collect needs at least one policy file")
+    if horizon is not None and horizon < 1:
+        raise ConfigError(f"horizon = {horizon}: must be at least 1")
+    if task is not None and task_named(task).env_id != env_id:
+        raise ConfigError(f"task {task} is on {task_named(task).env_id}, not on {env_id}")
+    loaded = [load_behavior(path) for path in policies]
+    arrays = locomotion.collect(
+        env_id,
+        loaded,
+        steps,
+        [seed],
+        horizon=horizon,
+        deterministic=deterministic,
+        report=report,
+    )
+    said = {
+        "name": "collected",
+        "environment": env_id,
+        "policies": {policy.source: policy.sha256 for policy in loaded},
+        "deterministic": deterministic,
+        "horizon": horizon,
+        "steps": steps,
+        "seed": seed,
+    }
+    env = GymRows(env_id, 1)
+    _write(out, arrays, task, "collected", said, env.action_low, env.action_high)
+
+
+def _require_sane(steps: int, seed: int, out: Path) -> None:
+    if steps < 1:
+        raise ConfigError(f"steps = {steps}: must be at least 1")
+    if seed < 0:
+        raise ConfigError(f"seed = {seed}: must be at least 0")
+    if out.suffix not in (".hdf5", ".h5"):
+        raise ConfigError(f"out = {out}: must end in .hdf5")
+
+
+def _write(
+    out: Path,
+    arrays: Arrays,
+    task: str | None,
+    origin: str,
+    said: dict[str, Any],
+    action_low: np.ndarray | float,
+    action_high: np.ndarray | float,
+) -> None:
+    """One HDF5 file in D4RL's layout; its attributes tell how it came to be."""
+    import h5py
+
+    versions = {
+        "gemrl": gemrl.__version__,
+        "mujoco": load_mujoco().__version__,
+        "numpy": np.__version__,
+    }
+    with atomic_path(out) as temporary, h5py.File(temporary, "w") as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array)
+        if task is not None:
+            file.attrs["gemrl_task"] = task
+        file.attrs["gemrl_origin"] = origin
+        file.attrs["gemrl_recipe"] = json.dumps(said | versions, sort_keys=True)
+        size = arrays["actions"].shape[1]
+        file.attrs["action_low"] = np.broadcast_to(np.float32(action_low), (size,))
+        file.attrs["action_high"] = np.broadcast_to(np.float32(action_high), (size,))
