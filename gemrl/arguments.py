@@ -6,7 +6,7 @@ from typing import Generic, Literal, TypeVar
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from gemrl.data.columns import Columns
+from gemrl.data.readers.columns import Columns
 
 Config = TypeVar("Config")
 

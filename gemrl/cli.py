@@ -6,6 +6,7 @@ Exit code 0 on success, 2 on a user's mistake with one line on standard error, 1
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -50,9 +51,12 @@ def train(args: TrainArgs[Any]) -> None:
     """Train a policy."""
     from gemrl.data.readers import load_dataset
     from gemrl.learn.train import train as train_policy
+    from gemrl.progress import said_on_success
 
     out = args.out or Path("runs") / args.method
-    data = load_dataset(args.dataset, task=args.task, **reading_of(args.reading))
+    with said_on_success():
+        data = load_dataset(args.dataset, task=args.task, **reading_of(args.reading))
+        data.require_trainable()
     train_policy(data, args.config, out, resume=args.resume)
     print(out)
 
@@ -113,13 +117,15 @@ def audit(args: AuditArgs) -> None:
     from gemrl.decide.policy import load
     from gemrl.evaluate.audit import audit as audit_policy
     from gemrl.evaluate.audit import describe
+    from gemrl.progress import said_on_success
 
     policy = load(args.run)
     manifest = policy.bundle.manifest
     about = manifest["dataset"]
-    data = load_dataset(
-        args.dataset or about["source"], task=manifest["task"], **about.get("reading", {})
-    )
+    with said_on_success():
+        data = load_dataset(
+            args.dataset or about["source"], task=manifest["task"], **about.get("reading", {})
+        )
     report = audit_policy(
         policy, data, knobs_from(args.knobs, policy, manifest["task"]), states=args.states
     )
@@ -243,12 +249,17 @@ def main(words: Sequence[str] | None = None) -> int:
         if isinstance(args, int):
             return args
         run(args)
+        sys.stdout.flush()
     except GemrlError as error:
         print(f"gemrl: {error}", file=sys.stderr)
         return 2
     except (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         print(f"gemrl: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read the output has enough of it; nothing is left to be flushed at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("gemrl: interrupted", file=sys.stderr)
         return 1

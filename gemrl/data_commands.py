@@ -102,9 +102,10 @@ def data_inspect(args: DataInspectArgs) -> None:
     """Inspect a dataset."""
     from gemrl.data.inspect import describe, inspect, write_page
     from gemrl.data.readers import load_dataset
-    from gemrl.progress import say
+    from gemrl.progress import said_on_success, say
 
-    data = load_dataset(args.file, task=args.task, **reading_of(args.reading))
+    with said_on_success():
+        data = load_dataset(args.file, task=args.task, **reading_of(args.reading))
     report = inspect(data)
     if args.html is not None:
         say(f"pictures in {write_page(data, report, args.html)}")
@@ -113,7 +114,7 @@ def data_inspect(args: DataInspectArgs) -> None:
 
 def reading_of(args: ReadingArgs) -> dict[str, Any]:
     """What `load_dataset` is told of how to read a file."""
-    from gemrl.data.columns import Columns, read_columns
+    from gemrl.data.readers.columns import Columns, read_columns
     from gemrl.errors import ConfigError
 
     given = args.column if args.column != Columns() else None

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
@@ -16,9 +17,29 @@ Report = Callable[[int], None]
 console = Console(stderr=True, highlight=False)
 
 
+_held: ContextVar[list[str] | None] = ContextVar("held", default=None)
+
+
 def say(text: str) -> None:
     """A line on standard error, as it is: never wrapped, and brackets are no markup."""
-    console.print(text, markup=False, soft_wrap=True)
+    held = _held.get()
+    if held is None:
+        console.print(text, markup=False, soft_wrap=True)
+    else:
+        held.append(text)
+
+
+@contextmanager
+def said_on_success() -> Iterator[None]:
+    """Hold back what is said until the block is done, so that a mistake stays one line."""
+    lines: list[str] = []
+    token = _held.set(lines)
+    try:
+        yield
+    finally:
+        _held.reset(token)
+    for line in lines:
+        say(line)
 
 
 def silent(done: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -16,9 +17,12 @@ FLAGS = {
     "demo": ["--steps", "--seeds", "--episodes", "--out"],
     "data list": ["--json"],
     "data make": ["--steps", "--seed", "--out"],
-    "data inspect": ["--task", "--json"],
+    "data fetch": ["--source", "--mirror", "--sha256", "--timeout"],
+    "data collect": ["--env", "--policy", "--out", "--steps", "--seed", "--task"],
+    "data inspect": ["--task", "--json", "--html", "--columns", "--bounds", "--outside"],
     "train": [
         *("--method", "--steps", "--seed", "--out", "--resume", "--task", "--pretrain-steps"),
+        *("--columns", "--observations", "--actions", "--reward", "--bounds", "--outside"),
         *("--hidden", "--batch-size", "--expectile", "--components", "--checkpoint-every"),
     ],
     "eval": [
@@ -384,3 +388,82 @@ def test_a_clone_trained_by_the_command_can_be_evaluated_and_audited(run, data_f
     code, out, _ = run("audit", tmp_path / "bc", "--states", "5", "--json")
     assert code == 0
     assert [found["knobs"]["n"] for found in strict_json(out)["decisions"]] == [0]
+
+
+# Data
+
+
+def test_a_logs_columns_may_be_given_as_flags_or_as_a_file_and_read_the_same(run, tmp_path):
+    rows = [f"{i},{np.sin(i):.3f},{np.cos(i):.3f},{i % 3 - 1}" for i in range(40)]
+    (tmp_path / "plant.csv").write_text("\n".join(["t,heat,flow,valve", *rows]))
+    (tmp_path / "map.toml").write_text(
+        'observations = ["heat", "flow"]\nactions = ["valve"]\ntime = "t"\n'
+    )
+    flags = ("--observations", "heat", "flow", "--actions", "valve", "--time", "t")
+    reports = []
+    for words in (flags, ("--columns", tmp_path / "map.toml")):
+        code, out, _ = run("data", "inspect", tmp_path / "plant.csv", *words, "--json")
+        assert code == 0
+        reports.append(strict_json(out))
+    assert reports[0] == reports[1]
+    assert (reports[0]["observation_dim"], reports[0]["action_dim"]) == (2, 1)
+
+
+def test_flags_and_a_file_of_columns_exclude_each_other(mistake, tmp_path):
+    (tmp_path / "plant.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "map.toml").write_text('observations = ["a"]\nactions = ["b"]\n')
+    words = ("--columns", tmp_path / "map.toml", "--actions", "b")
+    assert "exclude" in mistake("data", "inspect", tmp_path / "plant.csv", *words)
+
+
+@pytest.mark.parametrize("words", [("--bounds", "-2,2"), ("--bounds=-2,2",)])
+def test_bounds_may_be_two_numbers_and_the_first_negative(run, data_file, words):
+    code, out, _ = run("data", "inspect", data_file, "--json", *words)
+    assert code == 0
+    assert strict_json(out)["action_low"] == [-2, -2]
+
+
+def test_inspection_reports_bad_values_and_training_refuses_them(run, mistake, data_file, tmp_path):
+    with h5py.File(data_file) as file:
+        arrays = {name: item[()] for name, item in file.items()}
+    arrays["observations"][5, 1] = np.inf
+    np.savez(tmp_path / "bad.npz", **arrays)
+    code, out, _ = run("data", "inspect", tmp_path / "bad.npz", "--json")
+    assert code == 0
+    assert any("not finite" in text for text in strict_json(out)["warnings"])
+    assert "not finite" in mistake("train", tmp_path / "bad.npz", "--out", tmp_path / "run")
+    (tmp_path / "broken.hdf5").write_bytes(data_file.read_bytes()[:3000])
+    for words in (("data", "inspect"), ("train",)):
+        assert "broken.hdf5" in mistake(*words, tmp_path / "broken.hdf5")
+
+
+def test_a_missing_dataset_is_told_how_to_be_had(mistake):
+    message = mistake("train", "hopper-medium-v2")
+    assert "gemrl data fetch hopper-medium-v2" in message
+    assert "gemrl data make hopper-medium-v2" in message
+
+
+def test_training_defaults_follow_the_task_but_what_is_said_counts(run, tmp_path):
+    data = tmp_path / "ant.hdf5"
+    assert run("data", "make", "antmaze-umaze-v2", "--steps", "400", "--out", data)[0] == 0
+    short = ("--steps", "2", "--pretrain-steps", "2", "--hidden", "8")
+    for words, expectile in (((), 0.9), (("--expectile", "0.7"), 0.7)):
+        out = tmp_path / f"run{expectile}"
+        assert run("train", data, *short, *words, "--out", out)[0] == 0
+        config = gemrl.load(out).bundle.manifest["config"]
+        assert (config["expectile"], config["beta"]) == (expectile, 10.0)
+
+
+def test_collecting_needs_no_more_than_an_environment_and_a_policy(run, tmp_path):
+    policy = next((Path(gemrl.__file__).parent / "data" / "policies").glob("hopper-medium.npz"))
+    words = ("--env", "Hopper-v4", "--policy", policy, "--steps", "300")
+    code, out, _ = run("data", "collect", *words, "--out", tmp_path / "mine.hdf5")
+    assert code == 0
+    assert out.strip() == str(tmp_path / "mine.hdf5")
+    assert len(gemrl.load_dataset(out.strip())) == 300
+
+
+def test_a_reader_that_leaves_early_is_no_error(data_file):
+    command = f"{sys.executable} -m gemrl data inspect {data_file} | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""Find the numbers of the ant's gait (gemrl/data/gait.py) by a cross-entropy search.
+"""Find the numbers of the ant's gait (gemrl/data/recipes/gait.py) by a cross-entropy search.
 
 A few ants walk on an open floor, with the noise of the datasets' actions, each its own way and
 another way after half the time. The score is the mean speed towards the wanted direction, less a
@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gemrl.data.gait import Numbers, walk
 from gemrl.data.recipes.antmaze import ACTION_NOISE
+from gemrl.data.recipes.gait import Numbers, walk
 from gemrl.data.tasks import task_named
 from gemrl.envs.antmaze import FRAME_SKIP, TIME_STEP, AntMaze
 

@@ -64,8 +64,7 @@ class Options:
     tau: float = 0.005  # how fast target critics follow
     average: float = 0.002  # how fast the snapshots' actor follows the learning one
     pessimism: float = 1.0  # 1 trusts the lower of two critics, 0 their mean
-    entropy: float = -1.0  # target for each action dimension, in the first half of the training
-    final_entropy: float = -1.0  # the target at the end; it moves there over the second half
+    entropy: float = -1.0  # target for each action dimension
     reward_scale: float = 0.1  # keeps values at a size that a fresh network can express soon
     buffer: int = 1_000_000  # transitions kept for replay
     snapshot_every: int = 10_000  # steps between snapshots; five times that after `dense_until`
@@ -90,7 +89,7 @@ def act(policy: Policy, obs: np.ndarray, rng: np.random.Generator | None) -> np.
 
 
 def make_env(name: str) -> Any:
-    """The bare simulator: wrappers cost a third of a step, and time limits are kept here."""
+    """The bare simulator: wrappers would only cost time, and time limits are kept here."""
     return gymnasium.make(name, disable_env_checker=True).unwrapped
 
 
@@ -148,7 +147,7 @@ class Statistics:
         self.count, self.sum, self.squares = 0, np.zeros(size), np.zeros(size)
 
     def add(self, x: np.ndarray) -> None:
-        # Double precision makes plain sums good enough: observations are within about ten.
+        # Double precision makes plain sums good enough: observations are at most tens.
         self.count, self.sum = self.count + len(x), self.sum + x.sum(0)
         self.squares = self.squares + (x * x).sum(0)
 
@@ -251,7 +250,7 @@ class Learner:
     """Soft actor-critic's updates, compiled as a scan over a chunk of batches."""
 
     def __init__(self, options: Options, obs_size: int, action_size: int) -> None:
-        self.options = options
+        self.options, self.target_entropy = options, options.entropy * action_size
         updates = int(options.steps * options.updates_per_step)
         rate = optax.linear_schedule(options.lr, options.lr / 10, updates // 2, updates // 2)
         # The actor takes half as many steps, hence runs through its schedule in half the count.
@@ -310,7 +309,7 @@ class Learner:
         targets = optax.incremental_update(critics, state["targets"], self.options.tau)
         return state | {"critics": critics, "targets": targets, "critic_adam": adam}
 
-    def actor_step(self, state: State, obs: jax.Array, entropy: jax.Array, key: jax.Array) -> State:
+    def actor_step(self, state: State, obs: jax.Array, key: jax.Array) -> State:
         alpha = jnp.exp(state["log_alpha"])
 
         def loss(actor: Layers) -> tuple[jax.Array, jax.Array]:
@@ -320,7 +319,7 @@ class Learner:
         slope, logp = jax.grad(loss, has_aux=True)(state["actor"])
         steps, adam = self.actor_adam.update(slope, state["actor_adam"])
         # The temperature rises while the policy has less entropy than it should.
-        slope = -(logp + entropy)
+        slope = -(logp + self.target_entropy)
         change, alpha_adam = self.alpha_adam.update(slope, state["alpha_adam"])
         actor = optax.apply_updates(state["actor"], steps)
         return state | {
@@ -332,29 +331,23 @@ class Learner:
         }
 
     def scan(
-        self,
-        state: State,
-        batches: list[jax.Array],
-        entropy: jax.Array,
-        obs_mean: jax.Array,
-        obs_std: jax.Array,
-    ) -> tuple[State, jax.Array]:
+        self, state: State, batches: list[jax.Array], obs_mean: jax.Array, obs_std: jax.Array
+    ) -> State:
         """Update by batches of shape [rounds, 2, batch, ...]; the actor once a round."""
 
         def scale(obs: jax.Array) -> jax.Array:
             return jnp.clip((obs - obs_mean) / obs_std, -OBS_CLIP, OBS_CLIP)
 
-        def body(state: State, pair: list[jax.Array]) -> tuple[State, jax.Array]:
+        def body(state: State, pair: list[jax.Array]) -> tuple[State, None]:
             obs, action, reward, after, terminated = pair
             pair = [scale(obs), action, reward, scale(after), terminated]
             key, *keys = jax.random.split(state["key"], 4)
             state = self.critic_step(state, [x[0] for x in pair], keys[0])
             state = self.critic_step(state, [x[1] for x in pair], keys[1])
-            state = self.actor_step(state, pair[0][1], entropy, keys[2])
-            return state | {"key": key}, jnp.exp(state["log_alpha"])
+            state = self.actor_step(state, pair[0][1], keys[2])
+            return state | {"key": key}, None
 
-        state, alphas = jax.lax.scan(body, state, batches)
-        return state, alphas[-1]
+        return jax.lax.scan(body, state, batches)[0]
 
 
 def main(options: Options) -> None:
@@ -368,7 +361,7 @@ def main(options: Options) -> None:
     facts["gymnasium"] = gymnasium.__version__
     (options.out / "options.json").write_text(json.dumps(facts, indent=1) + "\n")
 
-    started, steps, due, policy, alpha = time.time(), 0, 0, None, None
+    started, steps, due, policy = time.time(), 0, 0, None
     rounds = max(1, int(options.chunk * options.updates_per_step / 2))
     while True:
         if steps >= due:
@@ -378,7 +371,7 @@ def main(options: Options) -> None:
             kept = write_policy(options.out / name, kept)
             levels = measure(judges, options.env, kept, 10_000 + options.seed)
             line = {"file": name, "steps": steps, "seconds": round(time.time() - started)}
-            line |= levels | {"alpha": None if alpha is None else round(float(alpha), 5)}
+            line |= levels | {"alpha": round(float(jnp.exp(learner.state["log_alpha"])), 5)}
             with (options.out / "levels.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(json.dumps(line), flush=True)
@@ -390,10 +383,7 @@ def main(options: Options) -> None:
         if steps >= options.random_steps:
             batches = simulation.replay.sample(rng, (rounds, 2, options.batch))
             scale = simulation.statistics.scale()
-            late = max(0.0, 2 * steps / options.steps - 1)
-            entropy = (1 - late) * options.entropy + late * options.final_entropy
-            entropy = np.float32(entropy * simulation.action_size)
-            learner.state, alpha = learner.update(learner.state, batches, entropy, **scale)
+            learner.state = learner.update(learner.state, batches, **scale)
             policy = learner.policy(scale)
 
 

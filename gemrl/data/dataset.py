@@ -221,8 +221,9 @@ def from_arrays(
     rows, action_dim = arrays["actions"].shape
     terminal = _flags("terminals", arrays, source)
     ends = terminal | _flags("timeouts", arrays, source) if "timeouts" in arrays else terminal
-    episodes = np.zeros(rows, dtype=np.int32)
-    np.cumsum(ends[:-1], dtype=np.int32, out=episodes[1:])
+    starts = np.concatenate([[0], np.flatnonzero(ends[:-1]) + 1])
+    lengths = np.diff(starts, append=rows)
+    episodes = np.repeat(np.arange(len(starts), dtype=np.int32), lengths)
     obs = _float32(arrays["observations"])
     columns = {
         "actions": _float32(arrays["actions"]),

@@ -168,6 +168,8 @@ def check_hdf5_sizes(arrays: Iterable["h5py.Dataset"], path: Path) -> None:
 def hdf5_text(file: "h5py.File", name: str) -> str | None:
     """An attribute that is one piece of text; None where there is none."""
     value = file.attrs[name] if name in file.attrs and _is_small(file, name) else None
+    if isinstance(value, bytes):  # Text of a fixed length.
+        value = value.decode()
     return value if isinstance(value, str) else None
 
 

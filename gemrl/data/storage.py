@@ -30,6 +30,12 @@ def regenerated_path(task: str) -> Path:
     return home() / "datasets" / "regenerated" / f"{task}.hdf5"
 
 
+def minari_store() -> Path:
+    """Minari's local store: `MINARI_DATASETS_PATH`, else its folder in the user's home."""
+    chosen = os.environ.get("MINARI_DATASETS_PATH")
+    return Path(chosen) if chosen else Path.home() / ".minari" / "datasets"
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its name once the block ends without an error."""

@@ -31,24 +31,28 @@ def with_successors(
     if keep[:last].all() and not keep[last]:  # One long episode: nothing need be copied.
         kept = {name: array[:last] for name, array in arrays.items()}
         return kept | {"next_observations": obs[1:]}
-    rows = np.flatnonzero(keep)
-    following = obs.take(np.minimum(rows + 1, last), axis=0)
-    edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
-    if own and len(edges) < len(rows) / 16:
-        runs = edges.reshape(-1, 2).tolist()
-        kept = {name: _moved(array, runs) for name, array in arrays.items()}
-    else:
+    runs = np.flatnonzero(np.diff(keep, prepend=False, append=False)).reshape(-1, 2)
+    count = int(np.diff(runs).sum())
+    if len(runs) > count / 16:
+        rows = np.flatnonzero(keep)
         kept = {name: array.take(rows, axis=0) for name, array in arrays.items()}
-    return kept | {"next_observations": following}
+        return kept | {"next_observations": obs.take(np.minimum(rows + 1, last), axis=0)}
+    following = np.empty((count, obs.shape[1]), dtype=obs.dtype)
+    following[-1] = obs[-1]  # Of a terminal at the very end, which has no following row.
+    _gather(following, obs, np.minimum(runs + 1, last + 1).tolist())
+    for name, array in arrays.items():
+        place = array if own else np.empty((count, *array.shape[1:]), dtype=array.dtype)
+        _gather(place, array, runs.tolist())
+        arrays[name] = place[:count]
+    return arrays | {"next_observations": following}
 
 
-def _moved(array: np.ndarray, runs: list[list[int]]) -> np.ndarray:
-    """The rows of all runs, moved together at the front of the array itself."""
+def _gather(place: np.ndarray, array: np.ndarray, runs: list[list[int]]) -> None:
+    """Copy the rows of all runs to the front of a place, which may be the array itself."""
     at = 0
     for start, stop in runs:
         for block in range(start, stop, _BLOCK):  # NumPy sets overlapping rows aside meanwhile.
             size = min(_BLOCK, stop - block)
-            if at != block:
-                array[at : at + size] = array[block : block + size]
+            if place is not array or at != block:
+                place[at : at + size] = array[block : block + size]
             at += size
-    return array[:at]

@@ -128,6 +128,7 @@ def rollout(
             method=policy.method,
             bundle=policy.digest,
             data_origin=manifest["dataset"]["origin"],
+            data_fingerprint=manifest["dataset"]["fingerprint"],
             train_seed=manifest["config"]["seed"],
             updates=manifest["updates"]["main"],
             protocol=protocol,

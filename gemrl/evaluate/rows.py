@@ -27,6 +27,8 @@ class Row:
     bundle: str
     """Digest of the policy."""
     data_origin: str
+    data_fingerprint: str
+    """Names the contents of the dataset that the policy was trained on."""
     train_seed: int
     updates: int
     protocol: str

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gemrl.data.gait import walk
 from gemrl.data.recipes import antmaze
 from gemrl.data.recipes.antmaze import make_antmaze, success_rate
+from gemrl.data.recipes.gait import walk
 from gemrl.data.tasks import task_named
 from gemrl.envs.antmaze import AntMaze
 from gemrl.envs.grid import free_cells, inside_wall

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gemrl
-from gemrl.data.columns import Columns
+from gemrl.data.readers.columns import Columns
 from gemrl.errors import DataError
 
 ROWS = 30
@@ -184,7 +184,7 @@ FLOODS = [
 ]
 READ = """
 import json, resource, sys, time
-from gemrl.data.columns import Columns
+from gemrl.data.readers.columns import Columns
 from gemrl.data.readers import load_dataset
 from gemrl.errors import DataError
 import h5py, pyarrow.parquet, pyarrow.csv

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gemrl
-from gemrl.data.columns import Columns, chosen, columns_from, read_columns
+from gemrl.data.readers.columns import Columns, chosen, columns_from, read_columns
 from gemrl.errors import DataError, MissingExtraError
 
 pa = pytest.importorskip("pyarrow")

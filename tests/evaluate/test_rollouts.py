@@ -59,6 +59,7 @@ def test_a_row_holds_all_that_its_score_depends_on(policy):
         assert row.simulator.startswith("mujoco ")
         assert (row.method, row.bundle) == ("gem", policy.digest)
         assert (row.data_origin, row.train_seed, row.updates) == ("regenerated", 0, 600)
+        assert row.data_fingerprint == policy.bundle.manifest["dataset"]["fingerprint"]
         assert (row.protocol, row.length) == ("validation", 300)
         assert gemrl.Knobs.from_json(row.knobs) == SEARCH
         assert 0 <= row.episode_return <= 300

@@ -24,7 +24,7 @@ from gemrl.data.fetch.download import (
 )
 from gemrl.data.fetch.web import Failure
 from gemrl.data.readers import REQUIRED
-from gemrl.data.storage import genuine_path
+from gemrl.data.storage import genuine_path, minari_store
 from gemrl.data.tasks import Task
 from gemrl.errors import DataError
 from gemrl.progress import say
@@ -226,7 +226,7 @@ def _fetch_minari(
                 f"a mirror of Minari is a folder and must end in /, unlike {mirror!r}: a dataset "
                 "there is two files"
             )
-    root = minari_root()
+    root = minari_store()
     final, staged = root / task.minari, root / ".gemrl" / task.minari
     repository, _, rest = task.minari.partition("/")
     with locked(staged):
@@ -258,12 +258,6 @@ def _fetch_minari(
                 final.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(staged, final)
     return final
-
-
-def minari_root() -> Path:
-    """Minari's local store."""
-    chosen = os.environ.get("MINARI_DATASETS_PATH")
-    return Path(chosen) if chosen else Path.home() / ".minari" / "datasets"
 
 
 def _minari_metadata_complaint(path: Path) -> str | None:

@@ -28,7 +28,7 @@ from itertools import count
 
 import numpy as np
 
-from gemrl.data.gait import walk
+from gemrl.data.recipes.gait import walk
 from gemrl.data.tasks import Task
 from gemrl.envs.antmaze import GOAL_RADIUS, JOINTS, POSITIONS, AntMaze
 from gemrl.envs.grid import Cell, Maze, free_cells, shortest_paths

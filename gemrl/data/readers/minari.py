@@ -5,7 +5,6 @@ with a dot, goals included, each entry's numbers one after the other.
 """
 
 import json
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 
 from gemrl.data.dataset import Raw
 from gemrl.data.limits import check_hdf5_sizes, hdf5_array, hdf5_member, opened_hdf5
+from gemrl.data.storage import minari_store
 from gemrl.errors import DataError
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ def read_minari(name: str) -> Raw:
 
 
 def _folder(name: str) -> Path:
-    root = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
+    root = minari_store()
     if not name or ".." in Path(name).parts or Path(name).is_absolute():
         raise DataError(f"{PREFIX}{name}: not a dataset's ID, such as minari:D4RL/door/human-v2")
-    folder = Path(root) / name / "data"
+    folder = root / name / "data"
     if not folder.is_dir():
         raise DataError(
             f"{PREFIX}{name}: not in the local store {root}; get it with `minari download {name}`, "

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gemrl.data.bounds import Pair, check_bounds, with_bounds
-from gemrl.data.columns import Columns, columns_from, read_columns
 from gemrl.data.dataset import Dataset, Raw, from_arrays
 from gemrl.data.limits import (
     Shaped,
@@ -21,9 +20,10 @@ from gemrl.data.limits import (
     opened_hdf5,
     read_npz,
 )
-from gemrl.data.minari import PREFIX, read_minari
+from gemrl.data.readers.columns import Columns, columns_from, read_columns
+from gemrl.data.readers.minari import PREFIX, read_minari
+from gemrl.data.readers.tabular import read_log
 from gemrl.data.storage import genuine_path, regenerated_path
-from gemrl.data.tabular import read_log
 from gemrl.data.tasks import TASKS, Task, task_named
 from gemrl.errors import DataError
 from gemrl.progress import say

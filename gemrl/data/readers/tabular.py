@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gemrl.data.cells import Cells
-from gemrl.data.columns import EXAMPLE, Columns, chosen, listed
 from gemrl.data.dataset import Raw
 from gemrl.data.limits import check_size
+from gemrl.data.readers.cells import Cells
+from gemrl.data.readers.columns import EXAMPLE, Columns, chosen, listed
 from gemrl.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
