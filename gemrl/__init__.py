@@ -11,6 +11,7 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from gemrl.data.dataset import Dataset, from_arrays
     from gemrl.data.readers import load_dataset
+    from gemrl.data.readers.columns import Columns
     from gemrl.decide.decision import Decision
     from gemrl.decide.knobs import Cosine, Knobs
     from gemrl.decide.policy import Policy, load
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BcConfig",
+    "Columns",
     "Cosine",
     "Dataset",
     "Decision",
@@ -43,6 +45,7 @@ __all__ = [
 _HOMES = {
     "gemrl.data.dataset": ("Dataset", "from_arrays"),
     "gemrl.data.readers": ("load_dataset",),
+    "gemrl.data.readers.columns": ("Columns",),
     "gemrl.decide.decision": ("Decision",),
     "gemrl.decide.knobs": ("Cosine", "Knobs"),
     "gemrl.decide.policy": ("Policy", "load"),
