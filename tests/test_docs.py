@@ -1,5 +1,6 @@
 """What the documents promise is what the code and the committed rows give."""
 
+import importlib.util
 import re
 from importlib import import_module
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gemrl
+from gemrl.data.tasks import TASKS
 from gemrl.evaluate.results import markdown
 from gemrl.evaluate.rows import read_rows
 
@@ -59,3 +61,19 @@ def test_every_public_name_can_be_imported_again_and_again():
             assert callable(getattr(gemrl, name))
     with pytest.raises(AttributeError, match="nonsense"):
         _ = gemrl.nonsense
+
+
+def test_the_page_of_datasets_is_what_its_records_say():
+    tool = ROOT / "tools" / "make_all_data.py"
+    spec = importlib.util.spec_from_file_location("make_all_data", tool)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    records = module.records()
+    assert [record["task"] for record in records] == list(TASKS)
+    for record in records:
+        task, found = TASKS[record["task"]], record["inspection"]
+        assert found["rows"] == task.published_steps
+        assert found["origin"] == "regenerated"
+        assert found["jumps"] == found["outside_bounds"] == 0
+        assert "/" not in found["source"]
+    assert module.PAGE.read_text() == module.page(records)

@@ -3,14 +3,13 @@
     python tools/make_all_data.py --folder /somewhere/large [--tasks maze2d-umaze-v1 ...]
 
 A dataset that is there already is only inspected. Each leaves docs/data/TASK.json with its
-inspection, the seconds it took and the versions it was made with; docs/data.md is written from all
+inspection and the versions it was made with; docs/data.md is written from all
 of these files, so the page says nothing that no file holds.
 """
 
 import json
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,19 +34,21 @@ seed gives the same arrays. A regenerated dataset is *not* the published one: sc
 labelled so, and do not belong into one table with published scores.
 
 - **Maze2D**: a waypoint controller on the shortest path to random targets, with action noise.
-- **AntMaze**: a planner over the maze and a gait that gemrl owns (no learned policy), with action
-  noise; rewards and terminals relabelled to the evaluation goal. Found by `tools/search_gait.py`.
+- **AntMaze**: a planner over the maze and a gait that gemrl owns (no learned policy; found by
+  `tools/search_gait.py`), with action noise. An episode ends where its goal is reached; rewards and
+  terminals are relabelled to the evaluation goal.
 - **Locomotion**: sampled actions of policies that gemrl owns, trained by `tools/train_behavior.py`;
   their levels are in `gemrl/data/policies/levels.json`. The replay mixture is a series of snapshots
   of one run, each with an equal share, where D4RL has that run's replay buffer.
 
 Each was made once at its published size with seed 0 by `tools/make_all_data.py`, which also wrote
-this page; what follows is `gemrl data inspect` on each. Normalized score is that of the data's own
-episodes with the task's reference returns (a Maze2D episode here is the way to one target, so its
-score says little). Seconds are on one of two cores of a machine that was busy with other things.
+this page; what follows is `gemrl data inspect` on each. The score is that of the data's own
+episodes, normalized by the task's reference returns; for Maze2D, which is one endless walk, that of
+stretches as long as an evaluation. Goals are those that the planner was sent to. The published
+sizes are rounded to thousands. `python benchmarks/recipes.py` tells how fast data is made.
 
-| task | rows | episodes | mean normalized score | goals reached | seconds |
-| --- | ---: | ---: | ---: | ---: | ---: |
+| task | rows | episodes | mean normalized score | goals reached |
+| --- | ---: | ---: | ---: | ---: |
 """
 
 
@@ -74,18 +75,15 @@ def gemrl(*words: str) -> str:
 def make(task: str, options: Options) -> None:
     """Make one dataset, inspect it, and keep the record."""
     file, record = options.folder / f"{task}.hdf5", RECORDS / f"{task}.json"
-    seconds = json.loads(record.read_text())["seconds"] if record.exists() else None
     if not file.exists():
-        started = time.monotonic()
         gemrl("data", "make", task, "--seed", str(options.seed), "--out", str(file))
-        seconds = round(time.monotonic() - started, 1)
     inspection = json.loads(gemrl("data", "inspect", str(file), "--json"))
     inspection["source"] = file.name
     with h5py.File(file) as opened:
         recipe = json.loads(opened.attrs["gemrl_recipe"])
-    content = {"task": task, "seconds": seconds, "recipe": recipe, "inspection": inspection}
+    content = {"task": task, "recipe": recipe, "inspection": inspection}
     record.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
-    print(f"{task}: {inspection['rows']:,} rows, {seconds} s", flush=True)
+    print(f"{task}: {inspection['rows']:,} rows", flush=True)
 
 
 def records() -> list[dict[str, Any]]:
@@ -103,8 +101,7 @@ def page(found: list[dict[str, Any]]) -> str:
         rate = record["recipe"].get("success_rate")
         text.append(
             f"| [{task.name}](#{task.name}) | {inspection['rows']:,} | {inspection['episodes']:,} "
-            f"| {score['mean']:.1f} | {'' if rate is None else f'{rate:.1%}'} "
-            f"| {record['seconds']:,.0f} |\n"
+            f"| {score['mean']:.1f} | {'' if rate is None else f'{rate:.1%}'} |\n"
         )
     for record in found:
         recipe = ", ".join(
