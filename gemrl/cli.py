@@ -56,8 +56,7 @@ def train(args: TrainArgs[Any]) -> None:
     out = args.out or Path("runs") / args.method
     with said_on_success():
         data = load_dataset(args.dataset, task=args.task, **reading_of(args.reading))
-        data.require_trainable()
-    train_policy(data, args.config, out, resume=args.resume)
+        train_policy(data, args.config, out, resume=args.resume)
     print(out)
 
 
@@ -113,7 +112,7 @@ def evaluate(args: EvalArgs) -> None:
 
 def audit(args: AuditArgs) -> None:
     """Audit a policy."""
-    from gemrl.data.readers import load_dataset
+    from gemrl.data.readers import is_log, load_dataset
     from gemrl.decide.policy import load
     from gemrl.evaluate.audit import audit as audit_policy
     from gemrl.evaluate.audit import describe
@@ -121,14 +120,14 @@ def audit(args: AuditArgs) -> None:
 
     policy = load(args.run)
     manifest = policy.bundle.manifest
-    about = manifest["dataset"]
+    source = args.dataset or manifest["dataset"]["source"]
+    reading = dict(manifest["dataset"].get("reading", {}))
+    if not is_log(source):
+        reading.pop("columns", None)  # The same data may be given as another kind of file.
     with said_on_success():
-        data = load_dataset(
-            args.dataset or about["source"], task=manifest["task"], **about.get("reading", {})
-        )
-    report = audit_policy(
-        policy, data, knobs_from(args.knobs, policy, manifest["task"]), states=args.states
-    )
+        data = load_dataset(source, task=manifest["task"], **reading)
+        knobs = knobs_from(args.knobs, policy, manifest["task"])
+        report = audit_policy(policy, data, knobs, states=args.states)
     print(json.dumps(report, indent=2) if args.json else describe(report))
 
 
@@ -165,22 +164,25 @@ def knobs_from(args: KnobArgs, policy: Any, task: str | None) -> Any:
         if task is None:
             raise KnobError("--wp-end needs the task's horizon: say which task with --task")
         given["wp"] = Cosine(args.wp_end, task_named(task).horizon)
-    return replace(policy.default_knobs, **given)
+    return replace(policy.knobs_for(task), **given)
 
 
 def _train_parser(words: Sequence[str]) -> Any:
     """The settings of `train` are those of the method that the words name, with the defaults of
-    the task's suite.
+    the task's suite. Which task that is, a first parse tells.
     """
     from gemrl.data.readers import task_hint
     from gemrl.methods import default_config
 
     name = _word_after("--method", words) or "gem"
-    task = _word_after("--task", words)
-    if task not in TASKS:
-        task = next((hint for word in words if (hint := task_hint(word))), None)
-    config = default_config(name, task)
-    return TrainArgs[type(config)], TrainArgs(dataset=tyro.MISSING, config=config)
+    kind = TrainArgs[type(default_config(name, None))]
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            given = tyro.cli(kind, args=[word for word in words if word not in ("-h", "--help")])
+    except SystemExit:
+        return kind  # The parse that counts will say what is wrong.
+    task = given.task if given.task in TASKS else task_hint(given.dataset)
+    return kind, TrainArgs(dataset=tyro.MISSING, config=default_config(name, task))
 
 
 def _word_after(flag: str, words: Sequence[str]) -> str | None:
@@ -240,9 +242,9 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         name = next((n for n in COMMANDS if words[: len(n.split())] == n.split()), None)
         if name is None:
-            raise ConfigError(
-                f"unknown command {' '.join(words[:2])!r}; commands are {', '.join(COMMANDS)}"
-            )
+            said = " ".join(words[:2])
+            wrong = "incomplete" if any(n.startswith(f"{said} ") for n in COMMANDS) else "unknown"
+            raise ConfigError(f"{wrong} command {said!r}; commands are {', '.join(COMMANDS)}")
         parser, run, _ = COMMANDS[name]
         rest = words[len(name.split()) :]
         args = _parse(parser(rest), name, rest)

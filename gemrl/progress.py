@@ -31,13 +31,20 @@ def say(text: str) -> None:
 
 @contextmanager
 def said_on_success() -> Iterator[None]:
-    """Hold back what is said until the block is done, so that a mistake stays one line."""
-    lines: list[str] = []
-    token = _held.set(lines)
+    """Hold back what is said until the block is done, or its first bar shows that the work has
+    begun: so a mistake stays one line.
+    """
+    token = _held.set([])
     try:
         yield
+        _release()
     finally:
         _held.reset(token)
+
+
+def _release() -> None:
+    lines = _held.get() or []
+    _held.set(None)
     for line in lines:
         say(line)
 
@@ -96,6 +103,7 @@ def bars(
 
     Where standard error is no terminal there is a line for each every ten seconds instead.
     """
+    _release()
     if quiet:
         yield lambda title, done: None
     elif console.is_terminal:

@@ -24,18 +24,26 @@ def with_bounds(
     *,
     outside: str = "refuse",
     file: tuple[np.ndarray, np.ndarray] | None = None,
+    holder: str = "file",
     otherwise: Origin = "unit",
 ) -> Dataset:
     """The dataset with other action bounds, saying which.
 
     `bounds` is `task`, `file`, `unit` ([-1, 1]), `data` (each dimension's own range), `quantiles`
     (its 0.1 % and 99.9 % quantiles), a pair of numbers or of one number a dimension, or None: then
-    the task's, else those that the `file` names, else `otherwise`. Actions outside are left for
-    training to refuse, clipped, or drawn together about the middle until the furthest is inside.
+    the task's, else those that the `file` names, else `otherwise`. Those of a file may be written
+    elsewhere, in its `holder`. Actions outside are left for training to refuse, clipped, or drawn
+    together about the middle until the furthest is inside.
     """
     bounds, outside = check_bounds(bounds, outside)
+    why = dict(_WHY, file=f"as the {holder} has them")
     if bounds is None:
-        bounds = "task" if data.task else "file" if _usable(file) else otherwise
+        opened = [] if data.task else _opened(file, data)
+        bounds = "task" if data.task else otherwise if file is None or opened else "file"
+        why["unit"] = "D4RL's convention, since neither a task nor the file names others"
+        if bounds == otherwise and opened:
+            why["unit"] = "D4RL's convention"
+            why[otherwise] += f", since those of the {holder} are open in dimensions {opened}"
     notes = []
     if not isinstance(bounds, str):
         origin, (low, high) = "given", bounds
@@ -60,8 +68,7 @@ def with_bounds(
             "the lower below the upper"
         )
     data = replace(data, action_low=low, action_high=high, bounds_origin=origin)
-    if origin != "task":
-        notes.insert(0, f"action bounds: {_text(low)} to {_text(high)}, {_WHY[origin]}")
+    notes.insert(0, f"action bounds: {_text(low)} to {_text(high)}, {why[origin]}")
     if outside != "refuse":
         data, moved = _moved_inside(data, outside)
         notes += moved
@@ -72,8 +79,8 @@ def with_bounds(
 
 _WHY = {
     "given": "as given",
-    "file": "as the file has them",
-    "unit": "D4RL's convention, since neither a task nor the file names others",
+    "task": "the task's",
+    "unit": "as asked for",
     "data": "each dimension's own range in the data",
     "quantiles": "each dimension's 0.1 % and 99.9 % quantiles in the data",
 }
@@ -92,14 +99,25 @@ def check_bounds(bounds: str | Pair | None, outside: str) -> tuple[str | Pair | 
                 "such as -2,2"
             ) from None
         return (low, high), outside
-    if bounds is not None and not isinstance(bounds, str) and len(bounds) != 2:
-        raise DataError(f"bounds {bounds!r}: must be a pair, the lower and the upper")
+    if bounds is None or isinstance(bounds, str):
+        return bounds, outside
+    is_list = isinstance(bounds, Sequence) or (isinstance(bounds, np.ndarray) and bounds.ndim > 0)
+    if not is_list or len(bounds) != 2:
+        raise DataError(
+            f"bounds {bounds!r}: must be a pair, the lower and the upper, or one of "
+            f"{', '.join(get_args(Origin))}"
+        )
     return bounds, outside
 
 
-def _usable(file: tuple[np.ndarray, np.ndarray] | None) -> bool:
-    """Whether the file bounds its actions at all: a space may be open."""
-    return file is not None and bool(np.isfinite(file[0]).all() and np.isfinite(file[1]).all())
+def _opened(file: tuple[np.ndarray, np.ndarray] | None, data: Dataset) -> list[int]:
+    """Dimensions that the file leaves without a bound on one side or both: a space may be open."""
+    if file is None:
+        return []
+    low, high = (
+        _spread(name, value, data) for name, value in zip(("low", "high"), file, strict=True)
+    )
+    return np.flatnonzero(~np.isfinite(low) | ~np.isfinite(high)).tolist()
 
 
 def _of_data(actions: np.ndarray, word: str) -> tuple[str, np.ndarray, np.ndarray, list[str]]:

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from gemrl.data.limits import check_layout
 from gemrl.data.successors import with_successors
+from gemrl.data.tasks import task_named
 from gemrl.errors import DataError
 
 
@@ -205,14 +206,16 @@ def from_arrays(
     task: str | None = None,
     origin: str = "unknown",
     source: str = "memory",
+    terminals_end: bool | None = None,
     own: bool = False,
 ) -> Dataset:
     """A dataset from arrays in D4RL's layout.
 
-    `terminals` end an episode and its bootstrapping, `timeouts` end the episode only. Without
+    `terminals` end an episode and its bootstrapping, `timeouts` end the episode only. With
+    `terminals_end` false, as some tasks have it, terminals end the bootstrapping only. Without
     `next_observations` the following row's observation is taken, and the last row of each episode,
-    whose successor is unknown, is left out. With `own` the given arrays may be written to, which
-    spares copies.
+    whose successor is unknown, is left out. With `own` the given arrays may be
+    written to, which spares copies.
     """
     given = {"observations": observations, "actions": actions, "rewards": rewards}
     given |= {"terminals": terminals, "timeouts": timeouts, "next_observations": next_observations}
@@ -220,7 +223,12 @@ def from_arrays(
     check_layout(arrays, source)
     rows, action_dim = arrays["actions"].shape
     terminal = _flags("terminals", arrays, source)
-    ends = terminal | _flags("timeouts", arrays, source) if "timeouts" in arrays else terminal
+    ends = terminal
+    if "timeouts" in arrays:
+        timeout = _flags("timeouts", arrays, source)
+        if terminals_end is None:
+            terminals_end = task is None or task_named(task).terminals_end
+        ends = terminal | timeout if terminals_end else timeout
     starts = np.concatenate([[0], np.flatnonzero(ends[:-1]) + 1])
     lengths = np.diff(starts, append=rows)
     episodes = np.repeat(np.arange(len(starts), dtype=np.int32), lengths)

@@ -21,10 +21,13 @@ from gemrl.errors import DataError
 if TYPE_CHECKING:
     import h5py
 
-FREE = 256 * 2**20
-"""Bytes that any file may unpack to: columns of zeros shrink a thousandfold and are harmless."""
-RATIO = 200
-"""Bytes of memory beyond these for each byte stored: far above what measured data compresses to."""
+# A column of zeros shrinks a thousandfold under gzip, but the whole file only as far as its
+# observations and actions do: real ones at most 2 to 1, maze2d with its sparse rewards too. Beyond
+# 100 to 1 are all zeros or one-hot vectors; what is free lets a million rows of 16 such through.
+FREE = 64 * 2**20
+"""Bytes that any file may unpack to."""
+RATIO = 100
+"""Bytes of memory beyond these for each byte stored."""
 
 
 class Shaped(Protocol):
@@ -147,7 +150,10 @@ def hdf5_array(group: "h5py.Group", name: str, source: str) -> "h5py.Dataset | N
 
 
 def check_hdf5_sizes(arrays: Iterable["h5py.Dataset"], path: Path) -> None:
-    """Refuse arrays that claim more than their storage could fill, or less than it holds."""
+    """Refuse arrays that claim more than their storage could fill, or less than it holds.
+
+    HDF5 reads what was never written as zeros, so each must have been written to its end.
+    """
     claimed = stored = 0
     for array in arrays:
         chunk = array.chunks or array.shape
@@ -156,13 +162,33 @@ def check_hdf5_sizes(arrays: Iterable["h5py.Dataset"], path: Path) -> None:
         )
         # A chunk is unpacked whole, and may be larger than the array.
         size = max(math.prod(array.shape), math.prod(chunk)) * array.dtype.itemsize
-        held = array.id.get_storage_size()
+        held = _held(array, chunks, path)
         # Packing can make a chunk a little longer, never much: more unpacks to more than a chunk.
         if held > 1.1 * max(chunks, 1) * (math.prod(chunk) * array.dtype.itemsize + 1024):
             raise DataError(f"{path}: {array.name} holds {held:,} bytes and claims {size:,}")
         claimed += size
         stored += held
     check_size(claimed, min(stored, path.stat().st_size), str(path))
+
+
+def _held(array: "h5py.Dataset", chunks: int, path: Path) -> int:
+    """Bytes stored of an array, every chunk of which must have been written."""
+    what = f"{path}: {array.name} has shape {array.shape}"
+    # A chunk takes a byte at least. Where more are claimed, even counting takes ages.
+    if chunks > (length := path.stat().st_size):
+        raise DataError(
+            f"{what} in {chunks:,} chunks, which cannot all have been written to {length:,} bytes: "
+            "an interrupted writer?"
+        )
+    held = array.id.get_storage_size()
+    if chunks and not held:
+        raise DataError(f"{what} and holds no data: an interrupted writer?")
+    if array.chunks and (written := array.id.get_num_chunks()) < chunks:
+        raise DataError(
+            f"{what}, but only {written:,} of {chunks:,} chunks were ever written: an interrupted "
+            "writer?"
+        )
+    return held
 
 
 def hdf5_text(file: "h5py.File", name: str) -> str | None:

@@ -57,6 +57,8 @@ class Task:
     """Cells that D4RL's generator sends to under `play`, picked by hand."""
     levels: tuple[Level, ...] = ()
     """Behaviour policies whose data the recipe joins, one after the other."""
+    terminals_end: bool = True
+    """Whether a terminal in the data ends its episode, or marks one of several rows at the goal."""
     action_low: float = -1.0
     action_high: float = 1.0
 
@@ -163,6 +165,7 @@ def _antmaze(
         obs_dim=29,
         action_dim=8,
         rewards=RewardTransform(shift=-1.0),
+        terminals_end=False,
         lam=3.5,
         wp_end=0.2,
         training={"expectile": 0.9, "beta": 10.0},

@@ -47,13 +47,15 @@ class Policy:
 
     @property
     def default_knobs(self) -> Knobs:
-        """What `decide` uses where no knobs are given: the paper's for the task's suite, and no
-        more than the models can serve.
-        """
+        """What `decide` uses where no knobs are given."""
+        return self.knobs_for(self.bundle.manifest["task"])
+
+    def knobs_for(self, task: str | None) -> Knobs:
+        """The paper's knobs for a task's suite, and no more than the models can serve."""
         if not self.models.critics or self.models.behavior is None:
             return Knobs(n=0, wp=0.0)
-        task = TASKS.get(self.bundle.manifest["task"] or "")
-        return Knobs() if task is None else Knobs(lam=task.lam, wp=task.wp_end)
+        known = TASKS.get(task or "")
+        return Knobs() if known is None else Knobs(lam=known.lam, wp=known.wp_end)
 
     def decide(
         self,

@@ -19,6 +19,8 @@ class GymRows:
 
     def __init__(self, env_id: str, count: int) -> None:
         gymnasium = load_gymnasium()
+        if count < 1:
+            raise ConfigError(f"count = {count}: must be at least 1")
         self.version = f"mujoco {load_mujoco().__version__}, gymnasium {gymnasium.__version__}"
         self._envs = [_bare_env(gymnasium, env_id) for _ in range(count)]
         spaces = (self._envs[0].observation_space, self._envs[0].action_space)
@@ -28,7 +30,7 @@ class GymRows:
         self.action_low, self.action_high = spaces[1].low, spaces[1].high
         if not np.isfinite([self.action_low, self.action_high]).all():
             raise ConfigError(f"environment {env_id}: its action bounds are not finite")
-        self.horizon: int | None = gymnasium.spec(env_id).max_episode_steps
+        self.horizon: int | None = gymnasium.spec(self._envs[0].spec.id).max_episode_steps
         self.models = [env.model for env in self._envs if hasattr(env, "model")]
         self._observations = np.zeros((count, self.obs_dim))
         self._ended = np.zeros(count, dtype=bool)
@@ -75,8 +77,8 @@ def _bare_env(gymnasium: Any, env_id: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             return gymnasium.make(env_id, disable_env_checker=True).unwrapped
-    except gymnasium.error.Error as error:
-        raise ConfigError(f"environment {env_id!r}: {error}") from error
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ConfigError(f"environment {env_id!r} cannot be made: {error}") from error
     finally:
         gymnasium.logger.min_level = level
         mujoco.set_mju_user_warning(None)

@@ -1,6 +1,7 @@
 """Maze2D as D4RL has it: a point mass in a maze of unit cells, seen in D4RL's own frame.
 
-The observation is position and velocity; the goal is not observed. The centre of cell (i, j) is at
+The observation is position and velocity; the goal is not observed. D4RL puts what stands in cell
+(i, j) at the point (i, j), a start as well as a goal, while the cell's walls are centred on
 (i - 0.2, j - 0.2). Reward is 1 where the position after the step lies within 0.5 of the goal, and
 an episode never ends before its horizon.
 """
@@ -65,11 +66,11 @@ class Maze2D:
         self._step = mujoco.mj_step
         self._reset = mujoco.mj_resetData
         self._forward = mujoco.mj_forward
-        self._starts = np.array([task.grid.centre(cell) for cell in free_cells(task.grid)])
+        self._starts = np.array(free_cells(task.grid), dtype=np.float64)
         self._goal = np.array(task.grid.goal)
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
-        """Start an episode in each environment: a random free cell and a small random velocity."""
+        """Start an episode in each row: near the point of a random free cell, hardly moving."""
         for data, seed in zip(self.data, seeds, strict=True):
             rng = np.random.default_rng(int(seed))
             self._reset(self.model, data)

@@ -17,7 +17,7 @@ from gemrl.data.storage import write_text
 from gemrl.data.tasks import Task, task_named
 from gemrl.decide.knobs import Cosine, Knobs
 from gemrl.decide.policy import Policy, load
-from gemrl.errors import DataError, MissingExtraError
+from gemrl.errors import DataError, GemrlError, MissingExtraError
 from gemrl.evaluate.choose import by_setting, choose
 from gemrl.evaluate.rollouts import paths_file, read_paths
 from gemrl.evaluate.rows import ROWS, Row, read_rows
@@ -39,7 +39,11 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         ) from error
     source = files("gemrl.evaluate").joinpath("report.html.jinja").read_text(encoding="utf-8")
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(source)
-    write_text(out, template.render(**contents(list(runs))))
+    text = template.render(**contents(list(runs)))
+    try:
+        write_text(out, text)
+    except OSError as error:  # It names the temporary file.
+        raise DataError(f"cannot write {out}: {error.strerror}") from error
     return out
 
 
@@ -100,7 +104,7 @@ def _dataset(policy: Policy) -> Dataset | None:
         data = load_dataset(
             about["source"], task=policy.bundle.manifest["task"], **about.get("reading", {})
         )
-    except DataError:
+    except GemrlError:  # Its reader may need an extra that is not installed here.
         return None
     return data if data.fingerprint == about["fingerprint"] else None
 

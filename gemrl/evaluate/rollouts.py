@@ -46,7 +46,7 @@ def evaluate_policy(
     seeds = PROTOCOLS[protocol]
     if not 1 <= count <= len(seeds):
         raise ConfigError(f"episodes = {count}: must be from 1 to {len(seeds):,}")
-    knobs = policy.default_knobs if knobs is None else knobs
+    knobs = policy.knobs_for(name) if knobs is None else knobs
     _require_fit(policy, chosen)
 
     cell = cell_of(policy.digest, name, protocol, knobs.to_json())

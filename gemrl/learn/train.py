@@ -51,6 +51,8 @@ def train(
     data.require_trainable()
     out = Path(out)
     run_identity = identity(config_to_json(config), method.name, data.fingerprint, data.task)
+    if not quiet:
+        _say_suite(config, data.task)
     with _lock(out):
         if (out / MANIFEST).exists():
             return Policy(_finished(out, run_identity, resume, quiet))
@@ -60,6 +62,14 @@ def train(
                 "another output folder"
             )
         return Policy(_train(data, config, method, out, run_identity, resume, quiet))
+
+
+def _say_suite(config: MethodConfig, task: str | None) -> None:
+    """Tell where settings differ from those that the task's suite is known to need."""
+    for name, value in (task_named(task).training if task else {}).items():
+        chosen = getattr(config, name, value)
+        if chosen != value:
+            say(f"{task} is usually trained with {name} {value:g}, and this run has {chosen:g}")
 
 
 def _finished(out: Path, run_identity: str, resume: bool, quiet: bool) -> Bundle:

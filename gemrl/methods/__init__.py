@@ -1,9 +1,5 @@
 """Phase I: one file a method, on the protocol in `protocol.py`."""
 
-from dataclasses import fields
-from typing import Any
-
-from gemrl.data.tasks import task_named
 from gemrl.errors import ConfigError
 from gemrl.methods import bc, gem, iql
 from gemrl.methods.protocol import Method, MethodConfig
@@ -20,10 +16,7 @@ def method_named(name: str) -> Method:
 
 def default_config(name: str, task: str | None) -> MethodConfig:
     """A method's own defaults, with what the task's suite asks for."""
-    config = method_named(name).config
-    known = {field.name for field in fields(config)}
-    asked: dict[str, Any] = dict(task_named(task).training) if task else {}
-    return config(**{key: value for key, value in asked.items() if key in known})
+    return method_named(name).config.for_task(task)
 
 
 def method_of(config: MethodConfig) -> Method:

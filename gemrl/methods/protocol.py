@@ -5,7 +5,7 @@ import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key
 
+from gemrl.data.tasks import task_named
 from gemrl.errors import ConfigError
 from gemrl.methods.networks import Critic, MixtureNet, Value
 
@@ -100,6 +101,13 @@ class MethodConfig:
                 raise ConfigError(f"{field.name} = {value!r}: must be a finite number")
             return float(value)
         return value
+
+    @classmethod
+    def for_task(cls, task: str | None, **settings: Any) -> Self:
+        """The settings given, then those that the task's suite asks for, then the defaults."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        asked: dict[str, Any] = dict(task_named(task).training) if task else {}
+        return cls(**({k: v for k, v in asked.items() if k in known} | settings))
 
     def require(self, name: str, holds: bool, allowed: str) -> None:
         """Raise an error that names the field, its value and what is allowed."""

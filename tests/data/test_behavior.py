@@ -67,11 +67,20 @@ def test_a_description_beside_the_file_serves_where_the_file_has_none(policy_fil
         ("Wmu", None, "lacks Wmu"),
         ("b1", np.zeros(5), "b1"),
         ("W1", np.zeros((7, 8)), "do not fit"),
-        ("W0", np.full((11, 8), np.nan), "not finite"),
+        ("W0", np.full((11, 8), np.nan), "finite"),
         ("logstd", np.zeros(2), "logstd|do not fit"),
         ("obs_std", np.zeros(11), "obs_std"),
         ("activation", np.array("gelu"), "activation"),
         ("logstd_clip", np.zeros(3), "logstd_clip"),
+        ("logstd_clip", np.array([2.0, -2.0]), "rising"),
+        ("activation", np.array(["tanh"]), "activation"),
+        ("squash_tanh", np.array("false"), "squash_tanh"),
+        ("obs_clip", np.array(np.nan), "obs_clip"),
+        ("obs_clip", np.array("wide"), "obs_clip"),
+        ("obs_mean", np.array(0.0), "obs_mean"),
+        ("logstd", np.full(3, 1e4), "logstd"),
+        ("W1", None, "b1"),
+        ("W3", np.zeros((8, 8)), "no layer uses"),
         ("W0", np.array([None]), "W0|object|not"),
     ],
 )
@@ -133,7 +142,9 @@ def test_a_collected_file_says_how_it_came_to_be_and_trains(policy_file, tmp_pat
     with h5py.File(out) as file:
         recipe = json.loads(file.attrs["gemrl_recipe"])
     assert recipe["environment"] == HOPPER
-    assert recipe["policies"]["p.npz"] == load_behavior(policy_file).sha256
+    assert recipe["policies"] == 2 * [
+        {"file": "p.npz", "sha256": load_behavior(policy_file).sha256}
+    ]
     data = gemrl.load_dataset(out)
     assert (len(data), data.origin, data.task) == (601, "collected", "hopper-medium-v2")
     config = gemrl.BcConfig(steps=10, hidden=(8,))
@@ -157,6 +168,8 @@ def test_an_environment_with_other_bounds_gets_actions_in_its_own_units(tmp_path
     [
         ({"env_id": "Walker2d-v4"}, "dimensions"),
         ({"env_id": "Nowhere-v0"}, "Nowhere"),
+        ({"env_id": "Hopper-v2"}, "Hopper-v2"),
+        ({"env_id": "nosuch:X-v0"}, "nosuch"),
         ({"steps": 0}, "steps"),
         ({"seed": -1}, "seed"),
         ({"horizon": 0}, "horizon"),
@@ -180,3 +193,17 @@ def test_other_peoples_policies_walk_at_their_published_level(test_data_folder):
         data["rewards"], np.flatnonzero(np.append(True, data["timeouts"][:-1]))
     )
     assert returns.mean() / 3234.3 > 0.95
+
+
+def test_an_environment_named_without_its_version_is_the_newest(policy_file):
+    with pytest.raises(ConfigError, match=r"dimensions|cannot be made"):
+        collect("Walker2d", [load_behavior(policy_file)], 50, [0])
+
+
+@pytest.mark.parametrize("where", ["/proc/nope/x.hdf5", "folder.hdf5"])
+def test_a_place_that_cannot_be_written_to_is_found_before_the_work(policy_file, tmp_path, where):
+    (tmp_path / "folder.hdf5").mkdir()
+    heard = []
+    with pytest.raises(DataError, match="cannot write"):
+        collect_dataset(HOPPER, [policy_file], 300, 0, tmp_path / where, report=heard.append)
+    assert heard == []

@@ -76,13 +76,13 @@ def test_arrays_in_an_hdf5_file_are_bounds_as_attributes_are(tmp_path):
     assert gemrl.load_dataset(path).action_low.tolist() == [-3, 5]
 
 
-def test_the_bounds_of_a_task_come_first_and_nothing_is_said(tmp_path, capsys):
+def test_the_bounds_of_a_task_come_first_and_it_is_said(tmp_path, capsys):
     path = write(tmp_path / "data.hdf5", WIDE, action_low=-3.0, action_high=30.0)
     data = gemrl.load_dataset(path, task=UMAZE)
     assert data.bounds_origin == "task"
     assert data.action_high.tolist() == [1, 1]
-    assert data.notes == ()
-    assert capsys.readouterr().err == ""
+    assert data.notes == ("action bounds: -1 to 1, the task's",)
+    assert capsys.readouterr().err == "action bounds: -1 to 1, the task's\n"
     assert gemrl.load_dataset(path, task=UMAZE, bounds="file").action_high.tolist() == [30, 30]
 
 
@@ -136,6 +136,9 @@ def test_bounds_can_be_given(bounds):
         (([0, 0, 0], 1), "2 action dimensions"),
         (("a", "b"), "one number"),
         ((1, 2, 3), "pair"),
+        (5, "a pair, the lower and the upper, or one of task, file"),
+        (np.array(5), "pair"),
+        ({-1, 1}, "pair"),
     ],
 )
 def test_bounds_that_make_no_sense_are_refused(bounds, words):
@@ -166,9 +169,33 @@ def test_bounds_of_a_file_that_make_no_sense_are_refused(suffix, extra, words, t
         gemrl.load_dataset(path)
 
 
-def test_open_bounds_of_a_file_are_passed_over(tmp_path):
-    path = write(tmp_path / "data.npz", WIDE, action_low=-np.inf, action_high=np.inf)
-    assert gemrl.load_dataset(path).bounds_origin == "unit"
+@pytest.mark.parametrize(
+    ("low", "high", "dims"),
+    [
+        (-np.inf, np.inf, "[0, 1]"),
+        ([-np.inf, -2], [np.inf, 2], "[0]"),
+        ([0, 0], [1, np.inf], "[1]"),
+    ],
+)
+def test_open_bounds_of_a_file_are_passed_over_and_their_dimensions_said(low, high, dims, tmp_path):
+    path = write(tmp_path / "data.npz", WIDE, action_low=low, action_high=high)
+    data = gemrl.load_dataset(path)
+    assert data.bounds_origin == "unit"
+    assert data.notes == (
+        "action bounds: -1 to 1, D4RL's convention, since those of the file are open in dimensions "
+        f"{dims}",
+    )
+    own = with_bounds(make(WIDE), file=(np.array(low), np.array(high)), otherwise="data")
+    assert own.notes[0].endswith(
+        f"own range in the data, since those of the file are open in dimensions {dims}"
+    )
+
+
+def test_unit_bounds_that_were_asked_for_are_said_to_be(tmp_path):
+    path = write(tmp_path / "data.npz", WIDE, action_low=-3.0, action_high=30.0)
+    assert gemrl.load_dataset(path, bounds="unit").notes == (
+        "action bounds: -1 to 1, as asked for",
+    )
 
 
 # Actions outside

@@ -369,3 +369,24 @@ def test_training_refuses_what_cannot_be_trained_on_before_it_makes_a_folder(tmp
     with pytest.raises(DataError, match=r"rewards .* row 1\b"):
         gemrl.train(gemrl.from_arrays(**arrays), gemrl.BcConfig(steps=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_terminals_inside_episodes_end_the_bootstrapping_only():
+    arrays = arrays_of([0, 1, 1, 0, 0, 0], [0, 0, 0, 1, 0, 1])
+    data = gemrl.from_arrays(
+        **arrays, next_observations=arrays["observations"] + 1, terminals_end=False
+    )
+    assert data.episodes.tolist() == [0, 0, 0, 0, 1, 1]
+    assert data.masks.tolist() == [1, 0, 0, 1, 1, 1]
+    # Without successors the last row of an episode is left out, and no other.
+    shorter = gemrl.from_arrays(**arrays, terminals_end=False)
+    assert shorter.rewards.tolist() == [0, 1, 2, 4]
+    assert shorter.episodes.tolist() == [0, 0, 0, 1]
+
+
+def test_antmazes_terminals_do_not_cut_its_episodes(tmp_path):
+    arrays = arrays_of([0, 1, 1, 0, 0, 0], [0, 0, 0, 1, 0, 1], obs_dim=29, action_dim=8)
+    np.savez(tmp_path / "ant.npz", **arrays)
+    loaded = gemrl.load_dataset(tmp_path / "ant.npz", task="antmaze-umaze-v2", outside="clip")
+    assert len(loaded.episode_starts) == 2
+    assert len(gemrl.load_dataset(tmp_path / "ant.npz", outside="clip").episode_starts) == 3

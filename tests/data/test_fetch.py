@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import h5py
@@ -28,13 +29,15 @@ from gemrl.data.storage import genuine_path
 from gemrl.data.tasks import TASKS, task_named
 from gemrl.errors import DataError
 
-TASK = task_named("maze2d-umaze-v1")
+ROWS = 3000
+TASK = replace(task_named("maze2d-umaze-v1"), published_steps=ROWS)
+"""A task whose published file is small."""
 PATH = "/maze2d/maze2d-umaze-sparse-v1.hdf5"
 FAST = {"timeout": 60.0, "retries": 1}
 """The timeout is for a busy machine: the tests of stalls have a short one."""
 
 
-def hdf5(seed=0, rows=3000, obs_dim=4, drop=()):
+def hdf5(seed=0, rows=ROWS, obs_dim=4, drop=(), edit=lambda file: None):
     rng = np.random.default_rng(seed)
     arrays = {
         "observations": rng.standard_normal((rows, obs_dim)).astype(np.float32),
@@ -47,6 +50,7 @@ def hdf5(seed=0, rows=3000, obs_dim=4, drop=()):
     with h5py.File(memory, "w") as file:
         for name in arrays.keys() - set(drop):
             file.create_dataset(name, data=arrays[name])
+        edit(file)
     return memory.getvalue()
 
 
@@ -239,6 +243,37 @@ def test_file_that_no_longer_matches_its_record_is_moved_aside(server, out, said
     get(out, server)
     assert out.read_bytes() == WHOLE
     assert out.with_name("file.hdf5.differs").read_bytes() == WHOLE[:HALF]
+
+
+@pytest.mark.parametrize("given", [None, sha(WHOLE)])
+def test_file_that_no_longer_matches_its_record_stays_until_another_is_there(server, out, given):
+    get(out, server)
+    out.write_bytes(WHOLE[:HALF])
+    server.plan[PATH] = [serve(cut=HALF), status(404)]
+    with pytest.raises(DataError, match="HTTP 404"):
+        get(out, server, sha256=given)
+    assert out.read_bytes() == WHOLE[:HALF]
+    assert not out.with_name("file.hdf5.differs").exists()
+    get(out, server, sha256=given)
+    assert out.read_bytes() == WHOLE
+    assert out.with_name("file.hdf5.differs").read_bytes() == WHOLE[:HALF]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_mistyped_checksum_leaves_a_good_file_in_service(server, out, recorded):
+    get(out, server)
+    record = out.with_name("file.hdf5.json")
+    if not recorded:
+        record.unlink()
+    wrong = sha(b"mistyped")
+    with pytest.raises(DataError) as caught:
+        get(out, server, sha256=wrong)
+    assert sha(WHOLE) in str(caught.value)
+    assert wrong in str(caught.value)
+    assert out.read_bytes() == WHOLE
+    assert record.exists() == recorded
+    assert len(server.seen) == 1
+    assert get(out, server, sha256=sha(WHOLE)).sha256 == sha(WHOLE)
 
 
 def test_file_put_there_by_hand_is_kept_and_recorded(server, out):
@@ -756,12 +791,30 @@ def test_checksum_that_is_none(wrong):
         fetch(TASK, sha256=wrong)
 
 
+@pytest.mark.parametrize("source", ["d4rl", "minari"])
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"timeout": -3.0}, "timeout = -3: must be above 0 and at most 86,400 seconds"),
+        ({"timeout": 0.0}, "timeout = 0: must be above 0"),
+        ({"timeout": float("nan")}, "timeout = nan: must be above 0"),
+        ({"timeout": float("inf")}, "timeout = inf: must be above 0"),
+        ({"retries": -1}, "retries = -1: must be at least 0"),
+    ],
+)
+def test_patience_that_is_none_is_refused_at_once(server, source, wrong, words):
+    with pytest.raises(DataError, match=words):
+        fetch_task(server, source=source, **wrong)
+    assert not server.seen
+    assert not genuine_path(TASK.name).parent.exists()
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (hdf5(drop=["rewards"]), "no array rewards"),
         (hdf5(obs_dim=5), r"its observations have shape \(3000, 5\)"),
-        (hdf5(rows=0), "have shape"),
+        (hdf5(rows=0), "the dataset is empty"),
         (WHOLE[:HALF], "not a readable HDF5 file"),
     ],
 )
@@ -771,6 +824,139 @@ def test_file_that_is_not_the_tasks(server, content, reason, monkeypatch):
     with pytest.raises(DataError, match=reason):
         fetch_task(server)
     assert not genuine_path(TASK.name).exists()
+
+
+@pytest.mark.parametrize("origin", ["regenerated", "collected"])
+def test_file_that_gemrl_wrote_is_not_the_published_one(server, origin, monkeypatch):
+    nowhere(monkeypatch)
+    server.files[PATH] = hdf5(edit=lambda file: file.attrs.update(gemrl_origin=origin))
+    with pytest.raises(DataError, match=f"gemrl_origin is {origin}: gemrl wrote it"):
+        fetch_task(server)
+    genuine_path(TASK.name).write_bytes(server.files[PATH])
+    with pytest.raises(DataError, match="already there, but its gemrl_origin"):
+        fetch_task(server)
+
+
+@pytest.mark.parametrize("rows", [ROWS * 102 // 100 + 1, ROWS * 98 // 100 - 1, ROWS // 10])
+def test_file_of_another_size_than_the_published_one_is_refused(server, rows, monkeypatch):
+    nowhere(monkeypatch)
+    server.files[PATH] = hdf5(rows=rows)
+    words = f"it has {rows:,} rows where the published dataset of {TASK.name} has about 3,000"
+    with pytest.raises(DataError, match=words):
+        fetch_task(server)
+    assert not genuine_path(TASK.name).exists()
+
+
+@pytest.mark.parametrize("rows", [ROWS * 102 // 100, ROWS * 98 // 100])
+def test_published_sizes_are_rounded(server, rows):
+    server.files[PATH] = hdf5(rows=rows)
+    fetch_task(server)
+
+
+# Hostile files
+
+
+def claims(rows):
+    """A file of a few kilobytes, of whose rows none was written."""
+    memory = io.BytesIO()
+    with h5py.File(memory, "w") as file:
+        for name, shape in {"observations": (4,), "actions": (2,), "rewards": ()}.items():
+            file.create_dataset(name, (rows, *shape), "f4", chunks=(1000, *shape))
+        file.create_dataset("terminals", (rows,), bool, chunks=(1000,))
+    return memory.getvalue()
+
+
+def soft_link(file):
+    file["elsewhere"] = file["rewards"][()]
+    del file["rewards"]
+    file["rewards"] = h5py.SoftLink("/elsewhere")
+
+
+def external_link(file):
+    del file["rewards"]
+    file["rewards"] = h5py.ExternalLink("/etc/other.hdf5", "/rewards")
+
+
+def external_storage(file):
+    del file["rewards"]
+    file.create_dataset("rewards", (ROWS,), "f4", external=[("/etc/hostname", 0, 4 * ROWS)])
+
+
+def text(file):
+    del file["rewards"]
+    file["rewards"] = np.array([b"text"] * ROWS)
+
+
+def broken_chunk(file):
+    del file["rewards"]
+    array = file.create_dataset("rewards", (ROWS,), "f4", chunks=(ROWS,), compression="gzip")
+    array.id.write_direct_chunk((0,), b"not gzip")
+
+
+HOSTILE = [
+    (claims(150_000_000), 150_000_000, "holds no data|cannot all have been written"),
+    (claims(10**13), 10**13, "cannot all have been written"),
+    (claims(ROWS), ROWS, "holds no data: an interrupted writer"),
+    (hdf5(edit=soft_link), ROWS, "rewards is a link"),
+    (hdf5(edit=external_link), ROWS, "rewards is a link"),
+    (hdf5(edit=external_storage), ROWS, "rewards is kept in other files"),
+    (hdf5(edit=text), ROWS, "rewards has type"),
+    (hdf5(edit=broken_chunk), ROWS, "not a readable HDF5 file"),
+]
+
+
+@pytest.mark.parametrize(("content", "rows", "reason"), HOSTILE)
+def test_hostile_file_is_dropped_and_the_next_mirror_tried(
+    server, other, content, rows, reason, monkeypatch
+):
+    """Even where the task has as many rows as the file claims."""
+    nowhere(monkeypatch)
+    server.files[PATH] = content
+    path = genuine_path(TASK.name)
+    with limited_memory(), pytest.raises(DataError, match=reason):
+        fetch(replace(TASK, published_steps=rows), mirrors=[f"{server.url}/"], **FAST)
+    assert not path.exists()
+    assert not part(path).exists()
+    with limited_memory():
+        fetch(TASK, mirrors=[f"{server.url}/", f"{other.url}/"], **FAST)
+    only_whole(path)
+
+
+@contextlib.contextmanager
+def limited_memory():
+    """Room for half a gibibyte more than is in use, where that can be told."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    with open("/proc/self/statm") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + 2**29, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_whole_part_that_an_earlier_crash_left_does_not_spoil_a_good_mirror(
+    server, other, out, retries
+):
+    """Whatever the check stumbles over."""
+    server.files[PATH] = OTHER
+
+    def check(path):
+        if path.read_bytes() == OTHER:
+            raise MemoryError("10^13 rows")
+
+    def crash(path):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        get(out, server, check=crash)
+    assert part(out).read_bytes() == OTHER
+    assert get(out, server, other, check=check, retries=retries).url == f"{other.url}{PATH}"
+    only_whole(out)
 
 
 def nowhere(monkeypatch):
@@ -815,13 +1001,14 @@ def test_places_of_every_task(task, monkeypatch):
 # Minari
 
 
-def minari_files(server, episodes=3, told=None):
+def minari_files(server, episodes=3, told=None, edit=lambda file: None):
     memory = io.BytesIO()
     with h5py.File(memory, "w") as file:
         for number in range(episodes):
             group = file.create_group(f"episode_{number}")
             for name in fetching._EPISODE:
                 group.create_dataset(name, data=np.zeros(5))
+        edit(file)
     folder = f"/{TASK.minari}/data"
     metadata = {"total_episodes": told or episodes, "data_format": "hdf5"}
     server.files[f"{folder}/metadata.json"] = json.dumps(metadata).encode()
@@ -858,6 +1045,54 @@ def test_minari_data_that_are_not_what_the_metadata_say(server, store):
     with pytest.raises(DataError, match="3 episodes where its metadata say 4"):
         fetch_task(server, source="minari")
     assert not (store / TASK.minari).exists()
+
+
+def minari_external_link(file):
+    del file["episode_1"]
+    file["episode_1"] = h5py.ExternalLink("/etc/other.hdf5", "/")
+
+
+def minari_link_in_a_dictionary(file):
+    del file["episode_1/observations"]
+    file["episode_1/observations/goal"] = h5py.SoftLink("/episode_0/actions")
+
+
+def minari_claim(file):
+    del file["episode_1/rewards"]
+    file.create_dataset("episode_1/rewards", (10**13,), "f4", chunks=(1000,))
+
+
+def minari_loop(file):
+    del file["episode_1/observations"]
+    group = file.create_group("episode_1/observations")
+    group["again"] = group
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (minari_external_link, "episode_1 is a link"),
+        (minari_link_in_a_dictionary, "goal is a link"),
+        (minari_claim, "cannot all have been written"),
+        (minari_loop, "again is not an array"),
+        (lambda file: file.__delitem__("episode_2/actions"), "episode_2 lacks actions"),
+    ],
+)
+def test_hostile_minari_data_are_dropped(server, store, edit, reason):
+    minari_files(server, edit=edit)
+    with pytest.raises(DataError, match=reason):
+        fetch_task(server, source="minari")
+    assert not (store / TASK.minari).exists()
+    assert not list(store.rglob("*.part"))
+
+
+def test_minari_observations_may_be_a_dictionary(server, store):
+    def edit(file):
+        del file["episode_1/observations"]
+        file["episode_1/observations/goal"] = np.zeros(5)
+
+    minari_files(server, edit=edit)
+    assert fetch_task(server, source="minari").is_dir()
 
 
 def test_mirror_of_minari_must_be_a_folder(server, store):

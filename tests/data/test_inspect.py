@@ -5,6 +5,7 @@ words, clean data is left in peace, and nothing that a dataset may hold makes it
 import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 import gemrl
 from gemrl.data.inspect import describe, inspect, write_page
 from gemrl.data.readers import load_dataset
+from gemrl.errors import DataError
 
 UMAZE = "maze2d-umaze-v1"
 
@@ -418,9 +420,75 @@ def test_a_terminal_inside_an_episode_is_found():
     data = gemrl.from_arrays(**clean())
     masks = data.masks.copy()
     masks[5:7] = 0
-    assert any(
-        "lie inside episodes" in words for words in inspect(replace(data, masks=masks))["warnings"]
+    said = (
+        "2 terminals lie inside episodes: the log goes on after them, as in AntMaze's files; "
+        "values do not bootstrap there"
     )
+    assert said in inspect(replace(data, masks=masks))["notes"]
+
+
+def ant(successes, lengths):
+    """AntMaze as its files are: at the goal a terminal with a reward, and the log may go on."""
+    rows = sum(lengths)
+    rng = np.random.default_rng(0)
+    done = np.zeros(rows, dtype=bool)
+    done[successes] = True
+    observations = rng.normal(size=(rows, 29)).astype(np.float32)
+    following = np.roll(observations, -1, axis=0)
+    following[np.cumsum(lengths) - 1] += 3.0
+    return gemrl.Dataset(
+        observations=observations,
+        actions=rng.uniform(-1, 1, (rows, 8)).astype(np.float32),
+        rewards=done.astype(np.float32),
+        next_observations=following,
+        masks=1 - done.astype(np.float32),
+        episodes=np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
+        action_low=-np.ones(8, np.float32),
+        action_high=np.ones(8, np.float32),
+        task="antmaze-umaze-v2",
+    )
+
+
+def test_a_score_counts_rewards_up_to_the_first_terminal():
+    report = inspect(ant([3, 4, 5, 12, 19], [10, 10, 10]))
+    score = report["score"]
+    assert (score["of"], score["best"], score["worst"]) == ("episodes", 100, 0)
+    assert score["mean"] == pytest.approx(200 / 3)
+    assert report["ends"]["inside"] == 4
+    assert report["ends"]["reading"] != "endless"
+
+
+def test_rewards_after_a_terminal_are_no_part_of_the_score_even_where_not_finite():
+    data = ant([3], [10, 10])
+    data.rewards[5] = np.nan
+    assert inspect(data)["score"]["best"] == 100
+
+
+@pytest.mark.parametrize(
+    ("lengths", "successes", "of", "mean"),
+    [
+        ([10, 10, 10], [], "episodes", 0),
+        ([10, 10, 4], [3], "episodes but the last, which is cut short", 50),
+        ([10, 10, 4], [3, 23], "episodes", 200 / 3),
+        ([10, 10, 4], [3, 21], "episodes", 200 / 3),
+        ([10, 4, 10], [3], "episodes; cut episodes count as they are", 100 / 3),
+        (
+            [10, 4, 10, 3],
+            [3],
+            "episodes but the last, which is cut short; cut episodes count as they are",
+            100 / 3,
+        ),
+        ([4], [], "episodes", 0),
+    ],
+)
+def test_a_last_episode_that_the_end_cuts_is_left_out_of_the_score(lengths, successes, of, mean):
+    score = inspect(ant(successes, lengths))["score"]
+    assert score["of"] == of
+    assert score["mean"] == pytest.approx(mean)
+
+
+def test_terminals_inside_episodes_are_not_the_end_of_the_log_nor_endless():
+    assert inspect(ant([5, 29], [10, 10, 10]))["ends"]["reading"] != "last_row_only"
 
 
 def test_bounds_that_are_no_range_are_told():
@@ -452,6 +520,68 @@ def test_a_dense_reward_is_traced_to_its_observation(verdict):
     of = made["observations" if verdict == "current" else "next_observations"]
     made["rewards"] = -((of[:, 0] - 1) ** 2) + of[:, 2]
     assert inspect(gemrl.from_arrays(**made))["reward_timing"]["verdict"] == verdict
+
+
+def plant(rewards):
+    """The log of docs/your-logs.md: a heated tank in batches of sixty rows."""
+    rng = np.random.default_rng(0)
+    rows, temperature = [], rng.uniform(15, 25, 100)
+    for _ in range(60):
+        flow = rng.uniform(0.8, 1.2, 100)
+        valve = np.clip(0.04 * (60 - temperature) + rng.normal(0, 0.15, 100), 0, 1)
+        after = temperature + 3 * valve * flow - 0.02 * (temperature - 20)
+        rows.append(np.stack([temperature, flow, valve, -np.abs(after - 60) / 40], axis=1))
+        temperature = after
+    log = np.stack(rows, axis=1).reshape(-1, 4).round(3)
+    ends = np.arange(6000) % 60 == 59
+    return gemrl.from_arrays(
+        log[:, :2], log[:, 2:3], rewards(log[:, 3]), np.zeros(6000), ends, action_low=0
+    )
+
+
+def shifted(rewards):
+    """Down by a row: the first of an episode is the last of the one before."""
+    return np.append(np.float32(0), rewards[:-1])
+
+
+def test_the_plants_rewards_are_traced_where_they_are_and_shifted_down_a_row():
+    assert inspect(plant(lambda r: r))["reward_timing"]["verdict"] == "next"
+    zeroed = np.arange(6000) % 60 > 0
+    for change in (shifted, lambda r: shifted(r) * zeroed):
+        report = inspect(plant(change))
+        assert report["reward_timing"]["verdict"] == "current"
+        assert any("comes one step late" in words for words in report["warnings"])
+
+
+def test_a_few_wild_rewards_do_not_hide_where_the_others_belong():
+    def wild(rewards):
+        rewards = shifted(rewards)
+        rewards[np.random.default_rng(1).choice(6000, 5, replace=False)] = 1e4
+        return rewards
+
+    assert inspect(plant(wild))["reward_timing"]["verdict"] == "current"
+
+
+def walk(lag):
+    """A reward for the way from one observation to the next, which neither of them gives alone."""
+    rng = np.random.default_rng(0)
+    place = rng.normal(size=(12_001, 3))
+    actions = rng.uniform(-1, 1, (12_000, 2))
+    rewards = place[1:, 0] - place[:-1, 0] - 0.1 * actions[:, 0] ** 2
+    ends = np.arange(12_000) % 100 == 99
+    rewards = np.append(np.zeros(lag), rewards[: 12_000 - lag])
+    return gemrl.from_arrays(place[:-1], actions, rewards, np.zeros(12_000), ends, place[1:])
+
+
+def test_a_reward_for_a_step_is_traced_to_the_row_before_where_it_comes_late():
+    timing = inspect(walk(0))["reward_timing"]
+    assert timing["verdict"] == "cannot tell"
+    assert timing["row"] < 0.1 < timing["previous_row"]
+    assert timing["why"].endswith("the row before less well")
+    report = inspect(walk(1))
+    assert report["reward_timing"]["verdict"] == "previous"
+    assert any("seems to belong to the row before" in words for words in report["warnings"])
+    assert "belongs to the row before" in describe(report)
 
 
 def test_rewards_of_chance_or_of_the_action_alone_cannot_be_traced():
@@ -521,6 +651,15 @@ def test_the_expert_rollouts_are_found_far_outside_and_few(name, reach, real):
     assert any("only 2 episodes" in words for words in report["warnings"])
     clipped = any("look clipped" in words for words in report["notes"])
     assert clipped == (name != "halfcheetah")  # The others' speeds are clipped to 10.
+
+
+@pytest.mark.parametrize("name", ["hopper", "halfcheetah", "walker2d"])
+def test_the_rollouts_rewards_are_found_late_only_where_they_were_shifted(name, real):
+    data = real(f"{name}-expert-rollouts-v4")
+    assert inspect(data)["reward_timing"]["verdict"] in ("next", "cannot tell")
+    late = inspect(replace(data, rewards=shifted(data.rewards)))
+    assert late["reward_timing"]["verdict"] in ("current", "previous")
+    assert any("comes one step late" in words for words in late["warnings"])
 
 
 def test_the_kitchens_human_demonstrations_have_no_rewards_and_other_units(real):
@@ -600,6 +739,13 @@ def test_the_page_tells_every_finding_and_asks_nothing_of_the_network(maze_data,
         assert words in plain
     assert "http" not in text
     assert text.count("data:image/png;base64,") == text.count("<img") == 9
+
+
+def test_a_page_that_cannot_be_written_is_refused_by_its_own_name(maze_data):
+    with pytest.raises(DataError) as caught:
+        write_page(maze_data, inspect(maze_data), Path("/proc/x.html"))
+    assert str(caught.value).startswith("cannot write /proc/x.html: ")
+    assert ".tmp" not in str(caught.value)
 
 
 def test_the_page_of_many_dimensions_has_few_pictures(tmp_path):

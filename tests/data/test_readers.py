@@ -324,6 +324,27 @@ def test_the_path_said_is_the_path_read_in_one_line(tmp_path, monkeypatch, capsy
     assert f"using the genuine dataset {path}\n" in capsys.readouterr().err
 
 
+def test_a_regenerated_file_in_the_genuine_folder_stays_regenerated(capsys):
+    write_hdf5(genuine_path(UMAZE), small_arrays(), gemrl_task=UMAZE, gemrl_origin="regenerated")
+    for source in (UMAZE, genuine_path(UMAZE)):
+        assert load_dataset(source).origin == "regenerated"
+    said = capsys.readouterr().err
+    assert "using the regenerated dataset" in said
+    assert "genuine dataset" not in said
+
+
+def test_data_of_other_sizes_than_its_tasks_is_refused_with_both(tmp_path):
+    hopper = "hopper-medium-v2"
+    plain = write_hdf5(tmp_path / "plain.hdf5", small_arrays())
+    named = write_hdf5(tmp_path / "named.hdf5", small_arrays(), gemrl_task=hopper)
+    cached = write_hdf5(genuine_path(hopper), small_arrays())
+    with pytest.raises(DataError, match=str(cached)):
+        load_dataset(hopper)
+    for message in (refusal(plain, task=hopper), refusal(named)):
+        assert f"{hopper} has 11 observation and 3 action dimensions" in message
+        assert "it has 4 and 2" in message
+
+
 # Real files
 
 

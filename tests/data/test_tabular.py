@@ -150,6 +150,21 @@ def test_other_delimiters_are_seen_in_the_first_line(delimiter, tmp_path):
     assert len(gemrl.load_dataset(path, columns=PLANT)) == 5
 
 
+def test_delimiters_inside_quoted_names_do_not_count(tmp_path):
+    path = write_csv(tmp_path / "log.csv", plant())
+    head, *rows = path.read_text().replace(",", ";").splitlines()
+    head = head.replace("time", '"time, s, since, then, on"').replace("temp", '"temp, C, inside"')
+    path.write_text("\n".join([head, *rows]))
+    columns = with_fields(observations=("temp, C, inside", "flow"))
+    assert len(gemrl.load_dataset(path, columns=columns)) == 5
+
+
+def test_bounds_of_a_mapping_are_said_to_be_its(write, capsys):
+    path = write(plant())
+    gemrl.load_dataset(path, columns=with_fields(action_low=(0.0,), action_high=(1.0,)))
+    assert "action bounds: 0 to 1, as the mapping has them" in capsys.readouterr().err
+
+
 # Columns
 
 
@@ -401,6 +416,28 @@ def test_time_that_runs_backwards_in_grouped_rows_is_refused_by_the_files_row(wr
     assert "row 4" in refusal(path, with_fields(episode="run", time="time"))
 
 
+@pytest.mark.parametrize(
+    ("clock", "row"),
+    [
+        (["2026-01-01T00:00:00"] * 3 + ["2026-01-01T00:00:00Z"] * 3, 3),
+        (["2026-01-01T00:00:00Z"] * 5 + ["2026-01-01T00:00:00"], 5),
+        (["2026-01-01T00:00:00+01:00"] * 2 + ["17.5"] * 4, 2),
+        (["1", "2", "2026-01-01T00:00:00", "noon", "5", "6"], 2),
+        (["noon", "2", "3", "4", "5", "6"], 0),
+    ],
+)
+def test_times_of_different_kinds_are_refused_by_the_row_that_differs(write, clock, row):
+    message = refusal(write(plant(clock=clock)), with_fields(time="clock"))
+    assert f"and row {row} " in message
+    assert repr(clock[row]) in message
+    assert (f"has {clock[0]!r}" in message.partition(" where ")[2]) == (row > 0)
+
+
+def test_an_episode_that_is_no_number_is_refused_by_its_row(tmp_path):
+    path = write_parquet(tmp_path / "log.parquet", plant(run=[1.0, 1, float("nan"), 2, 2, 2]))
+    assert "'run' is empty in row 2" in refusal(path, with_fields(episode="run"))
+
+
 def test_an_empty_episode_is_refused_by_its_row(write):
     path = write(plant(run=["a", "a", None, "b", "b", "b"]))
     message = refusal(path, with_fields(episode="run"))
@@ -433,7 +470,7 @@ def test_episodes_by_gap_and_by_column_equal_a_plain_loop(tmp_path, steps, runs,
             expected.append(1000 + row)
     columns = with_fields(time="time", gap=gap, episode="run")
     if not expected:
-        assert "no row has a known successor" in refusal(path, columns)
+        assert "successor" in refusal(path, columns)
         return
     data = gemrl.load_dataset(path, columns=columns)
     assert data.rewards.tolist() == expected
@@ -475,7 +512,43 @@ def test_a_log_without_rows_is_refused(write):
 
 
 def test_a_log_of_one_row_is_refused(write):
-    assert "no row has a known successor" in refusal(write(plant(1)), PLANT)
+    assert "the log has a single row" in refusal(write(plant(1)), PLANT)
+
+
+def test_episodes_of_one_row_are_refused_with_a_question_about_their_columns(write):
+    path = write(plant(run=list("abcdef"), clock=[1000 * n for n in range(6)], cut=[1] * 6))
+    for mapped, words in (
+        ({"episode": "run"}, "is the episode column 'run' unique to each row?"),
+        ({"time": "clock", "gap": 60.0}, "is the time 'clock' in milliseconds"),
+        ({"timeout": "cut"}, "is the timeout column 'cut' true in every row?"),
+    ):
+        message = refusal(path, with_fields(**mapped))
+        assert "every episode has one row" in message
+        assert words in message
+        assert message.count("?") == 1
+        assert "next_observations" not in message
+
+
+def test_terminals_in_episodes_of_one_row_are_kept(write):
+    path = write(plant(run=list("abcdef"), done=[0, 0, 1, 0, 0, 0]))
+    data = gemrl.load_dataset(path, columns=with_fields(episode="run", terminal="done"))
+    assert data.rewards.tolist() == [1002]
+
+
+def test_decimal_commas_are_refused_with_a_hint(tmp_path):
+    path = write_csv(tmp_path / "log.csv", plant())
+    path.write_text(path.read_text().replace(",", ";").replace(".", ","))
+    message = refusal(path, PLANT)
+    assert "row 0" in message
+    assert "decimals need a point, not a comma" in message
+    path = write_parquet(tmp_path / "log.parquet", plant(flow=["0,1", "0,2", "3,5", "4", "5", "6"]))
+    assert "'0,1': decimals need a point, not a comma" in refusal(path, PLANT)
+
+
+@pytest.mark.parametrize("cell", ["low", "1,000,000", "a, b"])
+def test_other_text_gets_no_hint_about_decimals(cell, tmp_path):
+    path = write_parquet(tmp_path / "log.parquet", plant(flow=[cell, "0", "0", "0", "0", "0"]))
+    assert "decimals" not in refusal(path, PLANT)
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path):

@@ -55,7 +55,7 @@ def drive(task, count, steps, seed, size=1.0, hold=15):
 @pytest.mark.parametrize("name", [UMAZE, "maze2d-medium-v1", "maze2d-large-v1"])
 def test_a_uniformly_random_policy_returns_d4rls_reference_minimum(name):
     task = task_named(name)
-    episodes = 150
+    episodes = 300
     env = Maze2D(task, episodes)
     env.reset(np.arange(episodes))
     rng = np.random.default_rng(0)
@@ -65,7 +65,7 @@ def test_a_uniformly_random_policy_returns_d4rls_reference_minimum(name):
     # The reference is itself the mean of a random policy's 100 episodes.
     error = returns.std(ddof=1) * np.sqrt(1 / episodes + 1 / 100)
     assert error < 10
-    assert abs(returns.mean() - task.reference[0]) < 2.5 * error
+    assert abs(returns.mean() - task.reference[0]) < 2 * error
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -210,8 +210,9 @@ def test_reset_is_a_free_cell_plus_at_most_a_tenth(name):
     task = task_named(name)
     count = 400
     observations = Maze2D(task, count).reset(np.arange(count))
-    cells = np.rint(observations[:, :2] + 0.2).astype(int)
-    offsets = observations[:, :2] + 0.2 - cells
+    # D4RL's reset adds the noise to the cell's row and column themselves.
+    cells = np.rint(observations[:, :2]).astype(int)
+    offsets = observations[:, :2] - cells
     assert np.abs(offsets).max() <= 0.1 + 1e-12
     assert np.abs(offsets).max() > 0.09
     assert not walls_of(task)[cells[:, 0], cells[:, 1]].any()

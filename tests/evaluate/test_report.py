@@ -2,12 +2,13 @@
 
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gemrl
-from gemrl.errors import DataError
+from gemrl.errors import DataError, MissingExtraError
 from gemrl.evaluate.report import write_report
 from gemrl.evaluate.results import markdown
 from gemrl.evaluate.rows import read_rows
@@ -56,6 +57,19 @@ def test_runs_of_any_action_size_and_without_a_task_get_a_page(tmp_path, kind, d
     config = kind(steps=5, hidden=(8, 8), batch_size=16, **extra)
     gemrl.train(gemrl.load_dataset(path), config, tmp_path / "run", quiet=True)
     assert "no benchmark task" in page_of(tmp_path / "run")
+
+
+def test_data_whose_reader_is_not_installed_is_left_out(run, monkeypatch):
+    def missing(*args, **kwargs):
+        raise MissingExtraError("reading logs needs pyarrow")
+
+    monkeypatch.setattr("gemrl.evaluate.report.load_dataset", missing)
+    assert "dataset is not where it was" in page_of(run)
+
+
+def test_a_report_that_cannot_be_written_is_refused_by_its_own_name(run):
+    with pytest.raises(DataError, match=r"^cannot write /proc/x\.html: "):
+        write_report([run], Path("/proc/x.html"))
 
 
 def test_rows_of_different_tasks_are_not_averaged(run):

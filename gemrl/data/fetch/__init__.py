@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gemrl.data.fetch.download import (
     Check,
@@ -23,16 +23,31 @@ from gemrl.data.fetch.download import (
     writing,
 )
 from gemrl.data.fetch.web import Failure
-from gemrl.data.readers import REQUIRED
+from gemrl.data.limits import (
+    check_hdf5_sizes,
+    check_layout,
+    hdf5_array,
+    hdf5_member,
+    hdf5_text,
+    opened_hdf5,
+)
+from gemrl.data.readers import OPTIONAL, REQUIRED
 from gemrl.data.storage import genuine_path, minari_store
 from gemrl.data.tasks import Task
 from gemrl.errors import DataError
 from gemrl.progress import say
 
+if TYPE_CHECKING:
+    import h5py
+
 BACKOFF = 1.0
 """Seconds before the first further attempt; each one after that waits twice as long."""
 HDF5 = b"\x89HDF"
 """How an HDF5 file begins."""
+LONGEST = 86_400
+"""Seconds of silence that may be waited for: a day, far below what a socket can count."""
+ROUNDED = 0.02
+"""Part by which a published file's rows may differ from `published_steps`, which are rounded."""
 
 # Minari's own remotes: `minari/storage/remotes/huggingface.py` of Minari 0.5.4 (a repository for
 # the first part of the id, the rest is the path in it), and the bucket that was the default before.
@@ -59,6 +74,10 @@ def fetch(
     """
     if sha256 is not None and not re.fullmatch("[0-9a-f]{64}", sha256 := sha256.lower()):
         raise DataError(f"sha256 must be 64 hexadecimal digits, not {sha256!r}")
+    if not 0 < timeout <= LONGEST:
+        raise DataError(f"timeout = {timeout:g}: must be above 0 and at most {LONGEST:,} seconds")
+    if retries < 0:
+        raise DataError(f"retries = {retries}: must be at least 0")
     own = [*mirrors, *os.environ.get("GEMRL_MIRROR", "").split()]
     for mirror in own:
         if not re.match("https?://.", mirror):
@@ -140,7 +159,11 @@ def _persist(file: Download, url: str, retries: int) -> Record:
         how = f"{whole} and structure; no published checksum: trust on first use"
     # The record first: should a kill come between, the whole partial file is checked against it.
     record = write_record(file.out, part.url, digest(file.part), file.have(), how)
+    aside = file.out.with_name(f"{file.out.name}.differs")
     with writing(file.out):
+        if file.out.exists():
+            os.replace(file.out, aside)
+            say(f"{file.out}: what was there before is now {aside}")
         os.replace(file.part, file.out)
         file.drop()
     if not file.sha256:
@@ -152,16 +175,18 @@ def _persist(file: Download, url: str, retries: int) -> Record:
 
 
 def _accept_present(file: Download, record: Record | None) -> Record | None:
-    """The record of the file that has the final name already; a wrong one is moved aside."""
+    """The record of the file that has the final name already; none where it is to be replaced."""
     out = file.out
     if out.is_dir():
         raise DataError(f"cannot fetch to {out}: it is a folder")
     got = digest(out)
     if file.sha256 and got != file.sha256:
-        aside = out.with_name(f"{out.name}.differs")
-        with writing(aside):
-            os.replace(out, aside)
-        say(f"{out}: its SHA-256 is {got}, but {file.trust} is {file.sha256}; moved to {aside}")
+        differs = f"{out}: its SHA-256 is {got}, but {file.trust} is {file.sha256}"
+        if record is None or record.sha256 != file.sha256:  # Mistyped, for all that is known.
+            raise DataError(
+                f"{differs}: it stays; check the number given, or move it away to fetch another"
+            )
+        say(f"{differs}: fetching it anew; until that is there, it stays")
         return None
     file.drop()
     if record and record.sha256 == got:
@@ -190,25 +215,59 @@ def _places(mirrors: Sequence[str], published: str) -> list[str]:
 
 
 def _d4rl_complaint(path: Path, task: Task) -> str | None:
-    """What makes a file not be a task's dataset in D4RL's layout; every value is read once."""
+    """What makes a file not be a task's published dataset; every value is read once."""
+    source = str(path)
+    try:
+        with opened_hdf5(path) as file:
+            if "gemrl_origin" in file.attrs:
+                origin = hdf5_text(file, "gemrl_origin")
+                return f"its gemrl_origin is {origin}: gemrl wrote it, it is not the published file"
+            arrays = {}
+            for name in (*REQUIRED, *OPTIONAL):
+                _refuse_link(file, name, source)
+                if (array := hdf5_array(file, name, source)) is not None:
+                    arrays[name] = array
+            for name in REQUIRED:
+                if name not in arrays:
+                    return f"it has no array {name}"
+            check_layout(arrays, source)
+            rows = arrays["observations"].shape[:1]
+            state = (*rows, task.obs_dim)
+            wanted = {
+                "observations": state,
+                "next_observations": state,
+                "actions": (*rows, task.action_dim),
+            }
+            for name, array in arrays.items():
+                if array.shape != wanted.get(name, rows):
+                    return f"its {name} have shape {array.shape}, which is not {task.name}'s"
+            if abs(rows[0] - task.published_steps) > ROUNDED * task.published_steps:
+                return (
+                    f"it has {rows[0]:,} rows where the published dataset of {task.name} has about "
+                    f"{task.published_steps:,}"
+                )
+            check_hdf5_sizes(arrays.values(), path)
+            for array in arrays.values():
+                _read_through(array)
+    except DataError as error:
+        return str(error).removeprefix(f"{path}: ")
+    return None
+
+
+def _refuse_link(group: "h5py.Group", name: str, source: str) -> None:
+    """Refuse links, even those inside the file: published files have none."""
     import h5py
 
-    shapes = {}
-    try:
-        with h5py.File(path, "r") as file:
-            for name in REQUIRED:
-                item = file.get(name)
-                if not isinstance(item, h5py.Dataset):
-                    return f"it has no array {name}"
-                shapes[name] = item[()].shape
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        return f"it is not a readable HDF5 file ({error})"
-    rows = shapes["rewards"][:1]
-    wanted = {"observations": (*rows, task.obs_dim), "actions": (*rows, task.action_dim)}
-    for name, shape in shapes.items():
-        if shape != wanted.get(name, rows) or rows in ((), (0,)):
-            return f"its {name} have shape {shape}, which is not {task.name}'s"
-    return None
+    if isinstance(group.get(name, getlink=True), h5py.SoftLink | h5py.ExternalLink):
+        raise DataError(f"{source}: {name} is a link, and published files have none")
+
+
+def _read_through(array: "h5py.Dataset") -> None:
+    """Read every value and keep none: a few whole chunks at a time, each of them once."""
+    step = array.chunks[0] if array.chunks else 1
+    step *= max(2**22 * array.shape[0] // (array.nbytes * step), 1)
+    for start in range(0, array.shape[0], step):
+        array[start : start + step]
 
 
 def _fetch_minari(
@@ -263,7 +322,7 @@ def _fetch_minari(
 def _minari_metadata_complaint(path: Path) -> str | None:
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return f"it is not readable JSON ({error})"
     if not isinstance(metadata.get("total_episodes"), int):
         return "it does not say how many episodes there are"
@@ -273,19 +332,40 @@ def _minari_metadata_complaint(path: Path) -> str | None:
 
 def _minari_complaint(path: Path) -> str | None:
     """What makes a file not be the data that the metadata beside it describe."""
-    import h5py
-
     metadata = json.loads(path.with_name("metadata.json").read_text(encoding="utf-8"))
     wanted = metadata["total_episodes"]
+    source = str(path)
     try:
-        with h5py.File(path, "r") as file:
-            episodes = {name: item for name, item in file.items() if "episode_" in name}
+        with opened_hdf5(path) as file:
+            episodes = [name for name in map(str, file) if "episode_" in name]
             if len(episodes) != wanted:
                 return f"it has {len(episodes)} episodes where its metadata say {wanted}"
-            for episode, item in episodes.items():
-                missing = [name for name in _EPISODE if name not in item]
-                if missing:
+            arrays = []
+            for episode in episodes:
+                _refuse_link(file, episode, source)
+                group, place = hdf5_member(file, episode, source), f"{source}: {episode}"
+                found = {name: _minari_arrays(group, name, place) for name in _EPISODE}
+                if missing := [name for name, held in found.items() if not held]:
                     return f"{episode} lacks {', '.join(missing)}"
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
-        return f"it is not a readable HDF5 file ({error})"
+                arrays += [array for held in found.values() for array in held]
+            check_hdf5_sizes(arrays, path)
+    except DataError as error:
+        return str(error).removeprefix(f"{path}: ")
     return None
+
+
+def _minari_arrays(
+    group: "h5py.Group | h5py.Dataset | None", name: str, source: str
+) -> list["h5py.Dataset"]:
+    """An array, or those of a dictionary; none of the tasks has dictionaries inside those."""
+    import h5py
+
+    if not isinstance(group, h5py.Group):
+        return []
+    _refuse_link(group, name, source)
+    item = hdf5_member(group, name, source)
+    folder, names = (item, list(item)) if isinstance(item, h5py.Group) else (group, [name])
+    for key in names:
+        _refuse_link(folder, key, source)
+    held = [hdf5_array(folder, key, source) for key in names]
+    return [array for array in held if array is not None]

@@ -261,7 +261,10 @@ class Download:
         for algorithm, theirs in part.digests.items():
             if digest(self.part, algorithm) != theirs:
                 return f"sent a file that is not of the {algorithm} it names; it was deleted"
-        complaint = self.check(self.part)
+        try:
+            complaint = self.check(self.part)
+        except Exception as error:  # Were the part kept, every later fetch would stumble over it.
+            complaint = f"{type(error).__name__}: {error}"
         return (
             f"sent a file that cannot be used: {complaint}; it was deleted" if complaint else None
         )

@@ -13,6 +13,7 @@ from gemrl.data.inspect import probes
 from gemrl.data.inspect.dimensions import columns, copies, measure
 from gemrl.data.inspect.findings import describe, find
 from gemrl.data.inspect.page import write_page
+from gemrl.data.inspect.timing import reward_timing
 from gemrl.data.tasks import TASKS
 from gemrl.maths.statistics import normalized_score
 
@@ -59,7 +60,7 @@ def _measure(data: Dataset) -> dict[str, Any]:
         "episode_return": _spread(data.episode_returns),
         "score": _score(data, ends["reading"] == "endless"),
         "reward": _reward(data.rewards, inside),
-        "reward_timing": probes.reward_timing(data),
+        "reward_timing": reward_timing(data),
         "terminals": int((data.masks == 0).sum()),
         "ends": ends,
         "jumps": jumps["rows"],
@@ -197,11 +198,14 @@ def _reward(rewards: np.ndarray, inside: np.ndarray) -> dict[str, Any]:
 
 
 def _score(data: Dataset, endless: bool) -> dict[str, Any] | None:
-    """Normalized scores of the episodes, or of stretches as long as the task's horizon."""
+    """Normalized scores of the episodes, or of stretches as long as the task's horizon.
+
+    An evaluation stops at the first terminal, so an episode's rewards count up to there.
+    """
     task = TASKS.get(data.task or "")
     if task is None:
         return None
-    returns, of = data.episode_returns, "episodes"
+    returns, of = _scored(data)
     if endless:
         count = len(data) // task.horizon
         if count == 0:
@@ -220,6 +224,20 @@ def _score(data: Dataset, endless: bool) -> dict[str, Any] | None:
         "best": scores[finite].max(),
         "best_index": int(np.argmax(np.where(finite, scores, -np.inf))),
     }
+
+
+def _scored(data: Dataset) -> tuple[np.ndarray, str]:
+    """Returns of episodes as an evaluation would count them, and which episodes they are."""
+    starts, terminal = data.episode_starts, data.masks == 0
+    lengths = np.diff(np.append(starts, len(data)))
+    before = np.cumsum(terminal) - terminal
+    over = before > np.repeat(before[starts], lengths)
+    returns = np.add.reduceat(np.where(over, 0, data.rewards).astype(np.float64), starts)
+    short = ~np.logical_or.reduceat(terminal, starts) & (lengths < lengths.max())
+    of = "episodes"
+    if short[-1]:  # The end of the data cut it: how it would have ended is not known.
+        returns, short, of = returns[:-1], short[:-1], "episodes but the last, which is cut short"
+    return returns, f"{of}; cut episodes count as they are" if short.any() else of
 
 
 def _spread(values: np.ndarray) -> dict[str, float | None]:

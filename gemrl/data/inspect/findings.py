@@ -106,6 +106,13 @@ def _rewards(report: dict[str, Any]) -> Said:
             "the reward seems to belong to its own row's observation, not to the next one, where "
             "environments mostly give it: it comes one step late for the action that earned it",
         )
+    if timing["verdict"] == "previous":
+        yield (
+            "warning",
+            "reward_timing",
+            "the reward seems to belong to the row before, to its action and the way to this row's "
+            "observation: it comes one step late for the action that earned it",
+        )
     if reward["never_falls"] and 2 < reward["distinct"] <= 10:
         yield (
             "note",
@@ -138,9 +145,10 @@ def _ends(report: dict[str, Any]) -> Said:
         )
     if ends["inside"]:
         yield (
-            "warning",
+            "note",
             "ends",
-            f"{ends['inside']} terminals lie inside episodes, which go on after them",
+            f"{ends['inside']} terminals lie inside episodes: the log goes on after them, as in "
+            "AntMaze's files; values do not bootstrap there",
         )
     if reading in ("time_limit_as_terminal", "last_row_only"):
         yield "warning", "ends", meaning(ends)
@@ -267,7 +275,11 @@ def describe(report: dict[str, Any]) -> str:
             f"  score           {score['mean']:.1f} on average, worst {score['worst']:.1f}, best "
             f"{score['best']:.1f}: normalized, of {score['of']}"
         )
-    belongs = {"current": "this observation", "next": "the next observation"}
+    belongs = {
+        "current": "this observation",
+        "next": "the next observation",
+        "previous": "the row before",
+    }
     lines += [
         f"  reward          {number(reward['min'], '.4g')} to {number(reward['max'], '.4g')}, "
         f"{reward['nonzero_share']:.1%} not zero; belongs to "

@@ -13,7 +13,7 @@ from gemrl.data.inspect.probes import draw
 from gemrl.data.inspect.words import number, some
 from gemrl.data.storage import write_text
 from gemrl.data.tasks import TASKS
-from gemrl.errors import MissingExtraError
+from gemrl.errors import DataError, MissingExtraError
 
 # Pictures of single rows show at most this many, drawn with a fixed seed.
 SHOWN = 200_000
@@ -56,7 +56,10 @@ def write_page(data: Dataset, report: dict[str, Any], out: Path) -> Path:
             "ranges": _ranges(report),
         },
     )
-    write_text(out, text)
+    try:
+        write_text(out, text)
+    except OSError as error:  # It names the temporary file.
+        raise DataError(f"cannot write {out}: {error.strerror}") from error
     return out
 
 

@@ -57,9 +57,9 @@ def load_dataset(
     if task is not None:
         task_named(task)
     path = _cached(task_named(name)) if name in TASKS else Path(source).expanduser()
-    is_log = not name.startswith(PREFIX) and path.suffix.lower() in LOGS
+    of_log = is_log(path)
     mapping = _mapping(columns)
-    if mapping is not None and not is_log:
+    if mapping is not None and not of_log:
         raise DataError(f"{source}: a mapping of columns goes with {' and '.join(LOGS)} files only")
     if name.startswith(PREFIX):
         raw, where = read_minari(name.removeprefix(PREFIX)), name
@@ -70,13 +70,11 @@ def load_dataset(
     named = task or raw.task or (name if name in TASKS else None)
     if named:
         task_named(named)
-    data = from_arrays(
-        **raw.arrays,
-        task=named,
-        origin="genuine" if path == genuine_path(named or "") else raw.origin,
-        source=where,
-        own=True,
-    )
+    origin = _origin(raw, path, named)
+    if name in TASKS:
+        say(f"using the {origin} dataset {path}")
+    data = from_arrays(**raw.arrays, task=named, origin=origin, source=where, own=True)
+    _check_sizes(data)
     for note in raw.notes:
         say(note)
     data = with_bounds(
@@ -84,9 +82,15 @@ def load_dataset(
         bounds,
         outside=outside,
         file=raw.bounds,
-        otherwise="data" if is_log or name.startswith(PREFIX) else "unit",
+        holder="mapping" if of_log else "file",
+        otherwise="data" if of_log or name.startswith(PREFIX) else "unit",
     )
     return replace(data, reading=_reading(bounds, outside, mapping))
+
+
+def is_log(source: str | Path) -> bool:
+    """Whether a source is a table whose columns must be explained."""
+    return not str(source).startswith(PREFIX) and Path(source).suffix.lower() in LOGS
 
 
 def task_hint(source: str | Path) -> str | None:
@@ -128,13 +132,30 @@ def _mapping(columns: Columns | Mapping[str, Any] | str | Path | None) -> Column
     return columns_from(columns) if isinstance(columns, Mapping) else read_columns(columns)
 
 
+def _origin(raw: Raw, path: Path, task: str | None) -> str:
+    """What a file says of itself, else what its folder does: files are copied about."""
+    if raw.origin != "unknown" or task is None:
+        return raw.origin
+    folders = {genuine_path(task): "genuine", regenerated_path(task): "regenerated"}
+    return folders.get(path, raw.origin)
+
+
+def _check_sizes(data: Dataset) -> None:
+    """Refuse data that cannot be its task's."""
+    if data.task is None:
+        return
+    task = task_named(data.task)
+    if (data.obs_dim, data.action_dim) != (task.obs_dim, task.action_dim):
+        raise DataError(
+            f"{data.source}: {task.name} has {task.obs_dim} observation and {task.action_dim} "
+            f"action dimensions, which this data contradicts: it has {data.obs_dim} and "
+            f"{data.action_dim}"
+        )
+
+
 def _cached(task: Task) -> Path:
-    for origin, path in (
-        ("genuine", genuine_path(task.name)),
-        ("regenerated", regenerated_path(task.name)),
-    ):
+    for path in (genuine_path(task.name), regenerated_path(task.name)):
         if path.exists():
-            say(f"using the {origin} dataset {path}")
             return path
     raise DataError(
         f"no dataset for {task.name} in the cache: get the published one with `gemrl data fetch "
@@ -168,6 +189,8 @@ def _read_hdf5(path: Path) -> Raw:
         limits = []
         for name in BOUNDS:
             item = hdf5_array(file, name, source)
+            if item is not None:
+                check_hdf5_sizes([item], path)
             if item is not None and item.size > items["actions"].shape[1]:
                 raise DataError(f"{source}: {name} has shape {item.shape}; must be one an action")
             limits.append(hdf5_attribute(file, name) if item is None else item[()])

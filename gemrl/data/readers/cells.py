@@ -1,7 +1,7 @@
 """The columns of a log as arrays: numbers, flags, episodes and times, each bad cell named."""
 
+import re
 from collections.abc import Callable
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Cells:
             if row is not None:
                 raise DataError(
                     f"{self.source}: column {name!r} must hold numbers, and {self.place(row)} has "
-                    f"{texts[row]!r}"
+                    f"{texts[row]!r}{decimal_hint(texts[row])}"
                 )
         elif not any(
             test(kind)
@@ -63,7 +63,8 @@ class Cells:
     def episodes(self, name: str) -> np.ndarray:
         """Number of each row's episode, counted as they first appear."""
         values, codes = self._encoded(name)
-        missing = np.array([value is None or value == "" for value in values])[codes]
+        # A NaN is no ID either; it is the one value that differs from itself.
+        missing = np.array([value in (None, "") or value != value for value in values])[codes]
         if missing.any():
             raise DataError(
                 f"{self.source}: the episode column {name!r} is empty in "
@@ -127,16 +128,20 @@ class Cells:
     def _parsed_time(self, name: str, column: "pa.ChunkedArray") -> "pa.ChunkedArray":
         import pyarrow as pa
 
-        for kind in (pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
+        for kind in _time_kinds():
             try:
                 return column.cast(kind)
             except pa.ArrowInvalid:
                 continue
         texts = column.to_pylist()
-        row = next((i for i, text in enumerate(texts) if not _is_time(text)), 0)
+        first, *kinds = (_time_kind(text) for text in texts)
+        rows = (i for i, kind in enumerate(kinds, 1) if kind != first)
+        row = 0 if first is None else next(rows, 0)
+        other = f" where {self.place(0)} has {texts[0]!r}" if row else ""
         raise DataError(
             f"{self.source}: the time {name!r} must be seconds throughout or ISO timestamps "
-            f"throughout, and {self.place(row)} has {texts[row]!r}"
+            "throughout, all with a time zone or all without, and "
+            f"{self.place(row)} has {texts[row]!r}{other}{decimal_hint(texts[row])}"
         )
 
 
@@ -153,8 +158,27 @@ def _is_float(text: str | None) -> bool:
         return False
 
 
-def _is_time(text: str) -> bool:
-    try:
-        return _is_float(text) or bool(datetime.fromisoformat(text))
-    except ValueError:
-        return False
+def _time_kinds() -> "tuple[pa.DataType, ...]":
+    import pyarrow as pa
+
+    return pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")
+
+
+def _time_kind(text: str | None) -> "pa.DataType | None":
+    """How a single cell is read as a time, if it can be."""
+    import pyarrow as pa
+
+    for kind in _time_kinds():
+        try:
+            pa.scalar(text, pa.string()).cast(kind)
+        except pa.ArrowInvalid:
+            continue
+        return kind
+    return None
+
+
+def decimal_hint(text: str | None) -> str:
+    """What to do about a number with a comma for its point."""
+    if text is None or not re.search(r"(?<![\d,])\d+,\d+(?![\d,])", text):
+        return ""
+    return ": decimals need a point, not a comma"

@@ -183,7 +183,13 @@ def _entries(group: "h5py.Group", name: str, key: str, source: str) -> dict[str,
             raise DataError(f"{source}: observations are nested too deeply")
         entries = {}
         for part in sorted(item):
-            entries |= _entries(item, part, f"{key}.{part}" if key else part, source)
+            found = _entries(item, part, f"{key}.{part}" if key else part, source)
+            if both := sorted(entries.keys() & found.keys()):
+                raise DataError(
+                    f"{source}: observations have {both[0]!r} twice, as a key and as that of a "
+                    "dictionary inside another; rename one"
+                )
+            entries |= found
         return entries
     array = hdf5_array(group, name, source)
     return {} if array is None else {key: array}

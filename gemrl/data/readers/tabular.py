@@ -8,7 +8,7 @@ import numpy as np
 
 from gemrl.data.dataset import Raw
 from gemrl.data.limits import check_size
-from gemrl.data.readers.cells import Cells
+from gemrl.data.readers.cells import Cells, decimal_hint
 from gemrl.data.readers.columns import EXAMPLE, Columns, chosen, listed
 from gemrl.errors import DataError, MissingExtraError
 
@@ -47,7 +47,7 @@ class _Csv:
         from pyarrow import csv
 
         with open(self.path, "rb") as file:
-            head = file.readline(2**20)
+            head = re.sub(rb'"[^"]*"', b"", file.readline(2**20))  # A name may hold any of them.
         self.parse = csv.ParseOptions(delimiter=max(",;\t", key=lambda c: head.count(c.encode())))
         with csv.open_csv(self.path, parse_options=self.parse) as reader:
             self.have = reader.schema.names
@@ -79,7 +79,7 @@ class _Csv:
             name, row = self.have[int(place[1])], int(place[2]) - 2
             raise DataError(
                 f"{self.path}: column {name!r} must hold numbers, and {self.place(row)} has an "
-                f"{place[3]}"
+                f"{place[3]}{decimal_hint(place[3])}"
             ) from error
 
     def place(self, row: int) -> str:
@@ -177,11 +177,26 @@ class _Reading:
         if order is not None:
             arrays = {name: array.take(order, axis=0) for name, array in arrays.items()}
         arrays["timeouts"] |= ends
+        if (arrays["timeouts"] & ~arrays["terminals"]).all():
+            raise DataError(f"{self.source}: {self._lonely()}")
         low, high = (
             np.array(limit, dtype=np.float32)
             for limit in (self.columns.action_low, self.columns.action_high)
         )
         return Raw(arrays, tuple(notes), (low, high) if low.size else None)
+
+    def _lonely(self) -> str:
+        """Why no row may have another after it."""
+        if self.rows == 1:
+            return "the log has a single row, which has no successor"
+        columns, asked = self.columns, []
+        if columns.gap is not None:
+            asked.append(f"is the time {columns.time!r} in milliseconds, where gap is in seconds?")
+        if columns.episode is not None:
+            asked.append(f"is the episode column {columns.episode!r} unique to each row?")
+        if columns.timeout is not None:
+            asked.append(f"is the timeout column {columns.timeout!r} true in every row?")
+        return f"every episode has one row, so that none has a successor; {' '.join(asked)}"
 
     def _flags(self, name: str | None) -> np.ndarray:
         return np.zeros(self.rows, dtype=bool) if name is None else self.cells.flags(name)

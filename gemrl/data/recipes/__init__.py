@@ -1,7 +1,8 @@
 """Datasets made anew by their published recipes, deterministically from a seed."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ from gemrl.data.recipes import antmaze, locomotion, maze2d
 from gemrl.data.storage import atomic_path
 from gemrl.data.tasks import Task, task_named
 from gemrl.envs.locomotion import GymRows
-from gemrl.envs.simulator import load_mujoco
-from gemrl.errors import ConfigError
+from gemrl.envs.simulator import load_gymnasium, load_mujoco
+from gemrl.errors import ConfigError, DataError
+from gemrl.progress import say
 
 Arrays = dict[str, np.ndarray]
 Report = Callable[[int], None]
@@ -33,6 +35,7 @@ RECIPES = {
         lambda task, arrays: {
             "name": "maze2d waypoint controller",
             "action_noise": maze2d.ACTION_NOISE,
+            "waypoint_spread": maze2d.WAYPOINT_SPREAD,
         },
     ),
     "antmaze": Recipe(
@@ -41,6 +44,8 @@ RECIPES = {
             "name": "antmaze planner and gait",
             "goals": task.goals,
             "action_noise": antmaze.ACTION_NOISE,
+            "episode_steps": antmaze.EPISODE_STEPS,
+            "ends_at_goal": True,
             "success_rate": antmaze.success_rate(arrays),
         },
     ),
@@ -48,6 +53,7 @@ RECIPES = {
         locomotion.make_locomotion,
         lambda task, arrays: {
             "name": "locomotion policies, sampled",
+            "gymnasium": load_gymnasium().__version__,
             "policies": {
                 policy.source: policy.sha256
                 for level in task.levels
@@ -64,9 +70,11 @@ def make_dataset(
     """Regenerate a task's dataset into an HDF5 file that says what it is."""
     _require_sane(steps, seed, out)
     recipe = RECIPES[task.suite]
-    arrays = recipe.make(task, steps, seed, report)
-    said = recipe.describe(task, arrays) | {"steps": steps, "seed": seed}
-    _write(out, arrays, task.name, "regenerated", said, task.action_low, task.action_high)
+    with _writable(out) as temporary:
+        arrays = recipe.make(task, steps, seed, report)
+        said = recipe.describe(task, arrays) | {"steps": steps, "seed": seed}
+        bounds = (task.action_low, task.action_high)
+        _write(temporary, arrays, task.name, "regenerated", said, bounds)
 
 
 def collect_dataset(
@@ -94,26 +102,28 @@ def collect_dataset(
     if task is not None and task_named(task).env_id != env_id:
         raise ConfigError(f"task {task} is on {task_named(task).env_id}, not on {env_id}")
     loaded = [load_behavior(path) for path in policies]
-    arrays = locomotion.collect(
-        env_id,
-        loaded,
-        steps,
-        [seed],
-        horizon=horizon,
-        deterministic=deterministic,
-        report=report,
-    )
+    env = GymRows(env_id, 1)
     said = {
         "name": "collected",
         "environment": env_id,
-        "policies": {policy.source: policy.sha256 for policy in loaded},
+        "policies": [{"file": policy.source, "sha256": policy.sha256} for policy in loaded],
         "deterministic": deterministic,
-        "horizon": horizon,
+        "horizon": horizon or env.horizon,
         "steps": steps,
         "seed": seed,
+        "gymnasium": load_gymnasium().__version__,
     }
-    env = GymRows(env_id, 1)
-    _write(out, arrays, task, "collected", said, env.action_low, env.action_high)
+    with _writable(out) as temporary:
+        arrays = locomotion.collect(
+            env_id,
+            loaded,
+            steps,
+            [seed],
+            horizon=horizon,
+            deterministic=deterministic,
+            report=report,
+        )
+        _write(temporary, arrays, task, "collected", said, (env.action_low, env.action_high))
 
 
 def _require_sane(steps: int, seed: int, out: Path) -> None:
@@ -125,14 +135,26 @@ def _require_sane(steps: int, seed: int, out: Path) -> None:
         raise ConfigError(f"out = {out}: must end in .hdf5")
 
 
+@contextmanager
+def _writable(out: Path) -> Iterator[Path]:
+    """A temporary file that becomes `out`, found to be writable before the long work begins."""
+    if out.exists():
+        say(f"{out} is there already and will be replaced")
+    try:
+        with atomic_path(out) as temporary:
+            temporary.touch()
+            yield temporary
+    except OSError as error:
+        raise DataError(f"cannot write {out}: {error.strerror or error}") from error
+
+
 def _write(
-    out: Path,
+    path: Path,
     arrays: Arrays,
     task: str | None,
     origin: str,
     said: dict[str, Any],
-    action_low: np.ndarray | float,
-    action_high: np.ndarray | float,
+    bounds: tuple[np.ndarray | float, np.ndarray | float],
 ) -> None:
     """One HDF5 file in D4RL's layout; its attributes tell how it came to be."""
     import h5py
@@ -142,7 +164,7 @@ def _write(
         "mujoco": load_mujoco().__version__,
         "numpy": np.__version__,
     }
-    with atomic_path(out) as temporary, h5py.File(temporary, "w") as file:
+    with h5py.File(path, "w") as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array)
         if task is not None:
@@ -150,5 +172,5 @@ def _write(
         file.attrs["gemrl_origin"] = origin
         file.attrs["gemrl_recipe"] = json.dumps(said | versions, sort_keys=True)
         size = arrays["actions"].shape[1]
-        file.attrs["action_low"] = np.broadcast_to(np.float32(action_low), (size,))
-        file.attrs["action_high"] = np.broadcast_to(np.float32(action_high), (size,))
+        for name, bound in zip(("action_low", "action_high"), bounds, strict=True):
+            file.attrs[name] = np.broadcast_to(np.float32(bound), (size,))

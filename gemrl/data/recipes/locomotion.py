@@ -20,7 +20,7 @@ import numpy as np
 from gemrl.data.behavior import BehaviorPolicy, load_behavior
 from gemrl.data.tasks import Level, Task
 from gemrl.envs.locomotion import GymRows
-from gemrl.errors import ConfigError
+from gemrl.errors import ConfigError, DataError
 
 ROWS = 8
 # A row shorter than this would hold little but a cut episode.
@@ -46,6 +46,8 @@ def make_locomotion(
     parts: list[dict[str, np.ndarray]] = []
     done = 0
     for level, share in zip(task.levels, _shares(steps, len(task.levels)), strict=True):
+        if share == 0:
+            continue
         # The stream of a level does not depend on the task, so that medium-expert begins with the
         # medium dataset of the same seed.
         parts.append(
@@ -126,6 +128,8 @@ def _walk(
         noise = np.stack([rng.standard_normal(env.action_dim) for rng in streams])
         # Rounded first, so that what is stored is what was executed.
         action = _in_bounds(policy, policy.act(now, noise_scale * noise), env).astype(np.float32)
+        if not np.isfinite(action).all():
+            raise DataError(f"policy {policy.source} gave an action that is not finite")
         after, reward, ended = env.step(action)
         observations[:, step], following[:, step] = now, after
         actions[:, step], rewards[:, step] = action, reward
