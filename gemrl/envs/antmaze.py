@@ -14,9 +14,8 @@ import numpy as np
 
 from gemrl.data.tasks import Task
 from gemrl.envs.grid import Maze
-from gemrl.envs.simulator import load_mujoco
+from gemrl.envs.simulator import MazeRows
 
-GOAL_RADIUS = 0.5
 WALL_HEIGHT = 2.0
 TIME_STEP = 0.02
 FRAME_SKIP = 5
@@ -91,20 +90,11 @@ def _leg_xml(leg: int, x: int, y: int) -> str:
     """
 
 
-class AntMaze:
+class AntMaze(MazeRows):
     """A batch of AntMaze environments that step together, one row each."""
 
     def __init__(self, task: Task, count: int) -> None:
-        mujoco = load_mujoco()
-        self.task = task
-        self.version = f"mujoco {mujoco.__version__}"
-        self.model = mujoco.MjModel.from_xml_string(maze_xml(task.grid))
-        self.models = [self.model]
-        self.data = [mujoco.MjData(self.model) for _ in range(count)]
-        self._step = mujoco.mj_step
-        self._reset = mujoco.mj_resetData
-        self._forward = mujoco.mj_forward
-        self._goal = np.array(task.grid.goal)
+        super().__init__(task, count, maze_xml(task.grid))
         self._ended = np.zeros(count, dtype=bool)
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
@@ -120,13 +110,11 @@ class AntMaze:
         self.set_state(row, qpos, 0.1 * rng.standard_normal(VELOCITIES))
 
     def set_state(self, row: int, qpos: np.ndarray, qvel: np.ndarray) -> None:
-        """Put one environment into a given state; its episode has not ended."""
-        data = self.data[row]
-        self._reset(self.model, data)
-        data.qpos[:], data.qvel[:] = qpos, qvel
+        """Put one row into a given state; its episode has not ended."""
+        upright = np.array(qpos, dtype=np.float64)
         # The noise of a reset leaves no unit quaternion, and only a step would make it one.
-        data.qpos[3:7] /= np.linalg.norm(data.qpos[3:7])
-        self._forward(self.model, data)
+        upright[3:7] /= np.linalg.norm(upright[3:7])
+        super().set_state(row, upright, qvel)
         self._ended[row] = False
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -145,15 +133,3 @@ class AntMaze:
         # Several times faster than np.clip on arrays this small.
         data.ctrl[:] = np.minimum(np.maximum(action, -1.0), 1.0)
         self._step(self.model, data, FRAME_SKIP)
-
-    def observations(self) -> np.ndarray:
-        """Positions and velocities of each row."""
-        return np.array([self.observation(row) for row in range(len(self.data))])
-
-    def observation(self, row: int) -> np.ndarray:
-        """Positions and velocities of one row."""
-        return np.concatenate([self.data[row].qpos, self.data[row].qvel])
-
-    def at_goal(self, observations: np.ndarray) -> np.ndarray:
-        """Which positions lie within the goal's radius?"""
-        return np.linalg.norm(observations[..., :2] - self._goal, axis=-1) <= GOAL_RADIUS

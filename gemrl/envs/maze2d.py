@@ -10,9 +10,8 @@ import numpy as np
 
 from gemrl.data.tasks import Task
 from gemrl.envs.grid import Maze, free_cells
-from gemrl.envs.simulator import load_mujoco
+from gemrl.envs.simulator import MazeRows
 
-GOAL_RADIUS = 0.5
 MAX_SPEED = 5.0
 PARTICLE_RADIUS = 0.1
 # Where the body stands in the world, whose wall (i, j) is centred on (i + 1, j + 1).
@@ -53,39 +52,21 @@ def maze_xml(maze: Maze) -> str:
     """
 
 
-class Maze2D:
+class Maze2D(MazeRows):
     """A batch of Maze2D environments that step together, one row each."""
 
     def __init__(self, task: Task, count: int) -> None:
-        mujoco = load_mujoco()
-        self.task = task
-        self.version = f"mujoco {mujoco.__version__}"
-        self.model = mujoco.MjModel.from_xml_string(maze_xml(task.grid))
-        self.models = [self.model]
-        self.data = [mujoco.MjData(self.model) for _ in range(count)]
-        self._step = mujoco.mj_step
-        self._reset = mujoco.mj_resetData
-        self._forward = mujoco.mj_forward
+        super().__init__(task, count, maze_xml(task.grid))
         self._starts = np.array(free_cells(task.grid), dtype=np.float64)
-        self._goal = np.array(task.grid.goal)
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         """Start an episode in each row: near the point of a random free cell, hardly moving."""
-        for data, seed in zip(self.data, seeds, strict=True):
+        for row, seed in zip(range(len(self.data)), seeds, strict=True):
             rng = np.random.default_rng(int(seed))
-            self._reset(self.model, data)
             start = self._starts[rng.integers(len(self._starts))]
-            data.qpos[:] = start + rng.uniform(-0.1, 0.1, 2)
-            data.qvel[:] = 0.1 * rng.standard_normal(2)
-            self._forward(self.model, data)
+            position = start + rng.uniform(-0.1, 0.1, 2)
+            self.set_state(row, position, 0.1 * rng.standard_normal(2))
         return self.observations()
-
-    def set_state(self, row: int, position: np.ndarray, velocity: np.ndarray) -> None:
-        """Put one environment into a given state."""
-        data = self.data[row]
-        self._reset(self.model, data)
-        data.qpos[:], data.qvel[:] = position, velocity
-        self._forward(self.model, data)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Apply one action a row; returns observations, rewards and which rows have ended."""
@@ -96,13 +77,5 @@ class Maze2D:
             data.ctrl[:] = action
             self._step(self.model, data)
         observations = self.observations()
-        return observations, self.rewards(observations), np.zeros(len(observations), dtype=bool)
-
-    def observations(self) -> np.ndarray:
-        """Position and velocity of each row."""
-        return np.array([np.concatenate([data.qpos, data.qvel]) for data in self.data])
-
-    def rewards(self, observations: np.ndarray) -> np.ndarray:
-        """1 where the position lies within the goal's radius."""
-        distance = np.linalg.norm(observations[:, :2] - self._goal, axis=1)
-        return (distance <= GOAL_RADIUS).astype(np.float64)
+        rewards = self.at_goal(observations).astype(np.float64)
+        return observations, rewards, np.zeros(len(observations), dtype=bool)

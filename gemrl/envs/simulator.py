@@ -8,6 +8,8 @@ import numpy as np
 from gemrl.data.tasks import Task
 from gemrl.errors import ConfigError, MissingExtraError
 
+GOAL_RADIUS = 0.5
+
 
 class Env(Protocol):
     """A batch of environments of one task, one row each, so that a policy decides for all at once.
@@ -49,6 +51,41 @@ def _load(module: str, name: str) -> Any:
         raise MissingExtraError(
             f"this needs {name}, which is not installed: gemrl[eval]"
         ) from error
+
+
+class MazeRows:
+    """Bodies in copies of one maze, one row each, seen as positions and velocities."""
+
+    def __init__(self, task: Task, count: int, xml: str) -> None:
+        mujoco = load_mujoco()
+        self.task = task
+        self.version = f"mujoco {mujoco.__version__}"
+        self.model = mujoco.MjModel.from_xml_string(xml)
+        self.models = [self.model]
+        self.data = [mujoco.MjData(self.model) for _ in range(count)]
+        self._step = mujoco.mj_step
+        self._reset = mujoco.mj_resetData
+        self._forward = mujoco.mj_forward
+        self._goal = np.array(task.grid.goal)
+
+    def set_state(self, row: int, qpos: np.ndarray, qvel: np.ndarray) -> None:
+        """Put one row into a given state."""
+        data = self.data[row]
+        self._reset(self.model, data)
+        data.qpos[:], data.qvel[:] = qpos, qvel
+        self._forward(self.model, data)
+
+    def observation(self, row: int) -> np.ndarray:
+        """Positions and velocities of one row."""
+        return np.concatenate([self.data[row].qpos, self.data[row].qvel])
+
+    def observations(self) -> np.ndarray:
+        """Positions and velocities of each row."""
+        return np.array([self.observation(row) for row in range(len(self.data))])
+
+    def at_goal(self, observations: np.ndarray) -> np.ndarray:
+        """Which positions lie within the goal's radius?"""
+        return np.linalg.norm(observations[..., :2] - self._goal, axis=-1) <= GOAL_RADIUS
 
 
 class MassScale:

@@ -17,7 +17,7 @@ from matplotlib.patches import Circle, Ellipse, Rectangle
 
 from gemrl.decide.decision import Decision
 from gemrl.envs.grid import Maze
-from gemrl.envs.maze2d import GOAL_RADIUS
+from gemrl.envs.simulator import GOAL_RADIUS
 from gemrl.evaluate.table import Line
 from gemrl.maths.mixture import Mixture
 

@@ -174,7 +174,7 @@ def test_reward_is_that_of_the_position_after_the_step():
     entering, leaving = np.array([1.0, 1.505]), np.array([1.0, 1.495])
     env.set_state(0, entering, np.array([0.0, -2.0]))
     env.set_state(1, leaving, np.array([0.0, 2.0]))
-    assert env.rewards(env.observations()).tolist() == [0, 1]
+    assert env.at_goal(env.observations()).tolist() == [0, 1]
     observations, rewards, _ = env.step(np.zeros((2, 2)))
     assert observations[0, 1] < 1.5 < observations[1, 1]
     assert rewards.tolist() == [1, 0]

@@ -73,7 +73,14 @@ def load_dataset(
     origin = _origin(raw, path, named)
     if name in TASKS:
         say(f"using the {origin} dataset {path}")
-    data = from_arrays(**raw.arrays, task=named, origin=origin, source=where, own=True)
+    data = from_arrays(
+        **raw.arrays,
+        task=named,
+        origin=origin,
+        source=where,
+        terminals_end=None,  # As the task has it.
+        own=True,
+    )
     _check_sizes(data)
     for note in raw.notes:
         say(note)

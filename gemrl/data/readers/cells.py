@@ -134,9 +134,10 @@ class Cells:
             except pa.ArrowInvalid:
                 continue
         texts = column.to_pylist()
-        first, *kinds = (_time_kind(text) for text in texts)
-        rows = (i for i, kind in enumerate(kinds, 1) if kind != first)
-        row = 0 if first is None else next(rows, 0)
+        kinds = (_time_kind(text) for text in texts)
+        first = next(kinds)
+        others = (i for i, kind in enumerate(kinds, 1) if kind != first)
+        row = 0 if first is None else next(others, 0)
         other = f" where {self.place(0)} has {texts[0]!r}" if row else ""
         raise DataError(
             f"{self.source}: the time {name!r} must be seconds throughout or ISO timestamps "

@@ -30,8 +30,9 @@ import numpy as np
 
 from gemrl.data.recipes.gait import walk
 from gemrl.data.tasks import Task
-from gemrl.envs.antmaze import GOAL_RADIUS, JOINTS, POSITIONS, AntMaze
+from gemrl.envs.antmaze import JOINTS, POSITIONS, AntMaze
 from gemrl.envs.grid import Cell, Maze, free_cells, shortest_paths
+from gemrl.envs.simulator import GOAL_RADIUS
 from gemrl.errors import TaskError
 
 EPISODE_STEPS = 1000

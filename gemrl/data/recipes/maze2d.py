@@ -16,7 +16,8 @@ import numpy as np
 
 from gemrl.data.tasks import Task
 from gemrl.envs.grid import Cell, Maze, free_cells, shortest_paths
-from gemrl.envs.maze2d import GOAL_RADIUS, Maze2D
+from gemrl.envs.maze2d import Maze2D
+from gemrl.envs.simulator import GOAL_RADIUS
 
 REACHED = 0.1
 WAYPOINT_SPREAD = 0.2
