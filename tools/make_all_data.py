@@ -34,6 +34,8 @@ seed gives the same arrays. A regenerated dataset is *not* the published one: sc
 labelled so, and do not belong into one table with published scores.
 
 - **Maze2D**: a waypoint controller on the shortest path to random targets, with action noise.
+  Starts, targets and waypoints are the centres of cells; D4RL's own code has them 0.2 further along
+  both axes and scatters waypoints by up to 0.2.
 - **AntMaze**: a planner over the maze and a gait that gemrl owns (no learned policy; found by
   `tools/search_gait.py`), with action noise. An episode ends where its goal is reached; rewards and
   terminals are relabelled to the evaluation goal.

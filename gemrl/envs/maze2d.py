@@ -1,9 +1,9 @@
 """Maze2D as D4RL has it: a point mass in a maze of unit cells, seen in D4RL's own frame.
 
-The observation is position and velocity; the goal is not observed. D4RL puts what stands in cell
-(i, j) at the point (i, j), a start as well as a goal, while the cell's walls are centred on
-(i - 0.2, j - 0.2). Reward is 1 where the position after the step lies within 0.5 of the goal, and
-an episode never ends before its horizon.
+The observation is position and velocity; the goal is not observed. The centre of cell (i, j) is at
+(i - 0.2, j - 0.2), where episodes start; the goal is at (i, j) itself. (D4RL's own code starts at
+(i, j) too, 0.2 away from here along both axes and well inside the same cell.) Reward is 1 where the
+position after the step lies within 0.5 of the goal, and an episode never ends before its horizon.
 """
 
 import numpy as np
@@ -57,10 +57,10 @@ class Maze2D(MazeRows):
 
     def __init__(self, task: Task, count: int) -> None:
         super().__init__(task, count, maze_xml(task.grid))
-        self._starts = np.array(free_cells(task.grid), dtype=np.float64)
+        self._starts = np.array([task.grid.centre(cell) for cell in free_cells(task.grid)])
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
-        """Start an episode in each row: near the point of a random free cell, hardly moving."""
+        """Start an episode in each row: near the centre of a random free cell, hardly moving."""
         for row, seed in zip(range(len(self.data)), seeds, strict=True):
             rng = np.random.default_rng(int(seed))
             start = self._starts[rng.integers(len(self._starts))]

@@ -59,7 +59,7 @@ def test_a_mass_that_cannot_be_is_refused(scale):
 def replanning_return(scale, episodes=20):
     """Mean return of the waypoint controller when it plans towards the goal from each start."""
     env = make_env(UMAZE, 1, mass_scale=scale)
-    controller = WaypointController(UMAZE.grid, np.random.default_rng(0))
+    controller = WaypointController(UMAZE.grid)
     goal = tuple(int(i) for i in UMAZE.grid.cell_at(np.array(UMAZE.grid.goal)))
     total = 0.0
     for seed in range(episodes):

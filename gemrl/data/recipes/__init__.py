@@ -35,7 +35,6 @@ RECIPES = {
         lambda task, arrays: {
             "name": "maze2d waypoint controller",
             "action_noise": maze2d.ACTION_NOISE,
-            "waypoint_spread": maze2d.WAYPOINT_SPREAD,
         },
     ),
     "antmaze": Recipe(

@@ -1,12 +1,12 @@
 """Maze2D data by D4RL's recipe: one endless trajectory of a waypoint controller.
 
-A random free cell is the target; a shortest path over the grid gives waypoints, each drawn from
-between its cell's point (i, j) and the centre of its walls, 0.2 less along both axes, and the last
-the point itself; `clip(10 (waypoint - x) - v)` plus noise N(0, 0.5), clipped again, moves towards
-one until within 0.1 of it. (Whether the published files have the noise is not recorded; without it
-the data would hold one action a state.) Rewards are relabelled to the evaluation goal on the
-*current* observation, one step off against the environment's, as in the published files; `timeouts`
-mark a reached target.
+A random free cell is the target; a shortest path over the grid gives waypoints at the centres of
+cells; `clip(10 (waypoint - x) - v)` plus noise N(0, 0.5), clipped again, moves towards one until
+within 0.1 of it. (Whether the published files have the noise is not recorded; without it the data
+would hold one action a state. D4RL's own controller aims at the points (i, j) of cells, 0.2 from
+their centres along both axes, and draws waypoints up to 0.2 away from them.) Rewards are relabelled
+to the evaluation goal on the *current* observation, one step off against the environment's, as in
+the published files; `timeouts` mark a reached target.
 """
 
 from collections import deque
@@ -20,30 +20,26 @@ from gemrl.envs.maze2d import Maze2D
 from gemrl.envs.simulator import GOAL_RADIUS
 
 REACHED = 0.1
-WAYPOINT_SPREAD = 0.2
 ACTION_NOISE = 0.5
 
 
 class WaypointController:
     """Follows the shortest path to a target cell, waypoint by waypoint."""
 
-    def __init__(self, maze: Maze, rng: np.random.Generator) -> None:
+    def __init__(self, maze: Maze) -> None:
         cells = free_cells(maze)
         self._onward = {target: shortest_paths(maze, target) for target in cells}
         self._centres = {cell: maze.centre(cell) for cell in cells}
-        self._rng = rng
         self._path: deque[np.ndarray] = deque()
 
     def plan(self, position: np.ndarray, target: Cell) -> None:
-        """Lay waypoints from the position's cell, left out, to the target's point."""
+        """Lay waypoints from the position's cell, left out, to the target's centre."""
         cell = min(self._centres, key=lambda c: float(np.sum((self._centres[c] - position) ** 2)))
         onward = self._onward[target]
-        self._path = deque()
+        self._path = deque([self._centres[target]] if cell == target else [])
         while cell != target:
             cell = onward[cell]
-            if cell != target:
-                self._path.append(np.array(cell) - self._rng.uniform(0, WAYPOINT_SPREAD, 2))
-        self._path.append(np.array(target, dtype=np.float64))
+            self._path.append(self._centres[cell])
 
     def act(self, position: np.ndarray, velocity: np.ndarray) -> tuple[np.ndarray, bool]:
         """The action before noise, and whether the target is reached."""
@@ -63,7 +59,7 @@ def make_maze2d(
     maze = task.grid
     cells = free_cells(maze)
     env = Maze2D(task, 1)
-    controller = WaypointController(maze, rng)
+    controller = WaypointController(maze)
     observations = np.empty((steps + 1, 4))
     actions = np.empty((steps, 2))
     timeouts = np.zeros(steps, dtype=bool)
