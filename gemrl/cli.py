@@ -43,8 +43,10 @@ from gemrl.errors import ConfigError, GemrlError, KnobError
 def demo(args: DemoArgs) -> None:
     """Run the whole slice."""
     from gemrl.demo import run_demo
+    from gemrl.progress import said_on_success
 
-    run_demo(**vars(args))
+    with said_on_success():
+        run_demo(**vars(args))
 
 
 def train(args: TrainArgs[Any]) -> None:
