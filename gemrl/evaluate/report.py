@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,17 @@ import gemrl
 from gemrl.data.dataset import Dataset
 from gemrl.data.inspect import inspect
 from gemrl.data.readers import load_dataset
-from gemrl.data.storage import write_text
 from gemrl.data.tasks import Task, task_named
 from gemrl.decide.knobs import Cosine, Knobs
 from gemrl.decide.policy import Policy, load
-from gemrl.errors import DataError, GemrlError, MissingExtraError
+from gemrl.errors import GemrlError
 from gemrl.evaluate.choose import by_setting, choose
 from gemrl.evaluate.rollouts import paths_file, read_paths
 from gemrl.evaluate.rows import ROWS, Row, read_rows
 from gemrl.evaluate.table import HEADINGS, LEGEND, Line, label_of, line, lines_of
 from gemrl.learn.bundle import MANIFEST, load_manifest
 from gemrl.learn.train import METRICS, read_metrics
+from gemrl.pages import write_page
 
 # The picture of candidates is drawn at the most divided of this many states of the data.
 STATES_LOOKED_AT = 2000
@@ -31,20 +30,7 @@ STATES_LOOKED_AT = 2000
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write the page and return its path."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError as error:
-        raise MissingExtraError(
-            "the report needs jinja2 and matplotlib; install gemrl[report]"
-        ) from error
-    source = files("gemrl.evaluate").joinpath("report.html.jinja").read_text(encoding="utf-8")
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(source)
-    text = template.render(**contents(list(runs)))
-    try:
-        write_text(out, text)
-    except OSError as error:  # It names the temporary file.
-        raise DataError(f"cannot write {out}: {error.strerror}") from error
-    return out
+    return write_page("gemrl.evaluate", "report.html.jinja", out, lambda: contents(list(runs)))
 
 
 def contents(runs: list[Path]) -> dict[str, Any]:
@@ -118,12 +104,7 @@ def _pictures(
     task: Task | None,
     guarded: Knobs,
 ) -> dict[str, Any]:
-    try:
-        from gemrl.evaluate import pictures
-    except ImportError as error:
-        raise MissingExtraError(
-            "the report needs jinja2 and matplotlib; install gemrl[report]"
-        ) from error
+    from gemrl.evaluate import pictures
 
     names = ("data", "candidates", "budget", "sweep", "paths", "curves")
     found: dict[str, Any] = dict.fromkeys(names)

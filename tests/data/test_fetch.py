@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from gemrl.data import fetch as fetching
-from gemrl.data.fetch import download, fetch, fetch_file, web
+from gemrl.data.fetch import checks, download, fetch, fetch_file, web
 from gemrl.data.fetch.download import locked, megabytes_bar
 from gemrl.data.readers import load_dataset
 from gemrl.data.storage import genuine_path
@@ -1006,7 +1006,7 @@ def minari_files(server, episodes=3, told=None, edit=lambda file: None):
     with h5py.File(memory, "w") as file:
         for number in range(episodes):
             group = file.create_group(f"episode_{number}")
-            for name in fetching._EPISODE:
+            for name in checks.EPISODE:
                 group.create_dataset(name, data=np.zeros(5))
         edit(file)
     folder = f"/{TASK.minari}/data"

@@ -1,13 +1,13 @@
 """Published datasets from the web: D4RL's own files, and the nearest ones in Minari's store."""
 
-import json
 import os
 import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from gemrl.data.fetch.checks import d4rl_complaint, minari_complaint, minari_metadata_complaint
 from gemrl.data.fetch.download import (
     Check,
     Download,
@@ -23,22 +23,10 @@ from gemrl.data.fetch.download import (
     writing,
 )
 from gemrl.data.fetch.web import Failure
-from gemrl.data.limits import (
-    check_hdf5_sizes,
-    check_layout,
-    hdf5_array,
-    hdf5_member,
-    hdf5_text,
-    opened_hdf5,
-)
-from gemrl.data.readers import OPTIONAL, REQUIRED
 from gemrl.data.storage import genuine_path, minari_store
 from gemrl.data.tasks import Task
 from gemrl.errors import DataError
 from gemrl.progress import say
-
-if TYPE_CHECKING:
-    import h5py
 
 BACKOFF = 1.0
 """Seconds before the first further attempt; each one after that waits twice as long."""
@@ -46,14 +34,11 @@ HDF5 = b"\x89HDF"
 """How an HDF5 file begins."""
 LONGEST = 86_400
 """Seconds of silence that may be waited for: a day, far below what a socket can count."""
-ROUNDED = 0.02
-"""Part by which a published file's rows may differ from `published_steps`, which are rounded."""
 
 # Minari's own remotes: `minari/storage/remotes/huggingface.py` of Minari 0.5.4 (a repository for
 # the first part of the id, the rest is the path in it), and the bucket that was the default before.
 _MINARI = "https://huggingface.co/datasets/farama-minari/"
 _MINARI_BUCKET = "https://storage.googleapis.com/minari-remote/"
-_EPISODE = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
 def fetch(
@@ -91,7 +76,7 @@ def fetch(
         out,
         sha256=sha256,
         signature=HDF5,
-        check=lambda path: _d4rl_complaint(path, task),
+        check=lambda path: d4rl_complaint(path, task),
         timeout=timeout,
         retries=retries,
         report=report,
@@ -214,62 +199,6 @@ def _places(mirrors: Sequence[str], published: str) -> list[str]:
     return [mirror + published if mirror.endswith("/") else mirror for mirror in mirrors]
 
 
-def _d4rl_complaint(path: Path, task: Task) -> str | None:
-    """What makes a file not be a task's published dataset; every value is read once."""
-    source = str(path)
-    try:
-        with opened_hdf5(path) as file:
-            if "gemrl_origin" in file.attrs:
-                origin = hdf5_text(file, "gemrl_origin")
-                return f"its gemrl_origin is {origin}: gemrl wrote it, it is not the published file"
-            arrays = {}
-            for name in (*REQUIRED, *OPTIONAL):
-                _refuse_link(file, name, source)
-                if (array := hdf5_array(file, name, source)) is not None:
-                    arrays[name] = array
-            for name in REQUIRED:
-                if name not in arrays:
-                    return f"it has no array {name}"
-            check_layout(arrays, source)
-            rows = arrays["observations"].shape[:1]
-            state = (*rows, task.obs_dim)
-            wanted = {
-                "observations": state,
-                "next_observations": state,
-                "actions": (*rows, task.action_dim),
-            }
-            for name, array in arrays.items():
-                if array.shape != wanted.get(name, rows):
-                    return f"its {name} have shape {array.shape}, which is not {task.name}'s"
-            if abs(rows[0] - task.published_steps) > ROUNDED * task.published_steps:
-                return (
-                    f"it has {rows[0]:,} rows where the published dataset of {task.name} has about "
-                    f"{task.published_steps:,}"
-                )
-            check_hdf5_sizes(arrays.values(), path)
-            for array in arrays.values():
-                _read_through(array)
-    except DataError as error:
-        return str(error).removeprefix(f"{path}: ")
-    return None
-
-
-def _refuse_link(group: "h5py.Group", name: str, source: str) -> None:
-    """Refuse links, even those inside the file: published files have none."""
-    import h5py
-
-    if isinstance(group.get(name, getlink=True), h5py.SoftLink | h5py.ExternalLink):
-        raise DataError(f"{source}: {name} is a link, and published files have none")
-
-
-def _read_through(array: "h5py.Dataset") -> None:
-    """Read every value and keep none: a few whole chunks at a time, each of them once."""
-    step = array.chunks[0] if array.chunks else 1
-    step *= max(2**22 * array.shape[0] // (array.nbytes * step), 1)
-    for start in range(0, array.shape[0], step):
-        array[start : start + step]
-
-
 def _fetch_minari(
     task: Task,
     mirrors: Sequence[str],
@@ -292,8 +221,8 @@ def _fetch_minari(
         # Minari takes any folder of that name for a whole dataset, but looks into no hidden one.
         folder = (final if final.exists() else staged) / "data"
         for name, signature, check in (
-            ("metadata.json", b"{", _minari_metadata_complaint),
-            ("main_data.hdf5", HDF5, _minari_complaint),
+            ("metadata.json", b"{", minari_metadata_complaint),
+            ("main_data.hdf5", HDF5, minari_complaint),
         ):
             fetch_file(
                 [
@@ -317,55 +246,3 @@ def _fetch_minari(
                 final.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(staged, final)
     return final
-
-
-def _minari_metadata_complaint(path: Path) -> str | None:
-    try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        return f"it is not readable JSON ({error})"
-    if not isinstance(metadata.get("total_episodes"), int):
-        return "it does not say how many episodes there are"
-    kind = metadata.get("data_format", "hdf5")
-    return None if kind == "hdf5" else f"its data are in the format {kind}, not in HDF5"
-
-
-def _minari_complaint(path: Path) -> str | None:
-    """What makes a file not be the data that the metadata beside it describe."""
-    metadata = json.loads(path.with_name("metadata.json").read_text(encoding="utf-8"))
-    wanted = metadata["total_episodes"]
-    source = str(path)
-    try:
-        with opened_hdf5(path) as file:
-            episodes = [name for name in map(str, file) if "episode_" in name]
-            if len(episodes) != wanted:
-                return f"it has {len(episodes)} episodes where its metadata say {wanted}"
-            arrays = []
-            for episode in episodes:
-                _refuse_link(file, episode, source)
-                group, place = hdf5_member(file, episode, source), f"{source}: {episode}"
-                found = {name: _minari_arrays(group, name, place) for name in _EPISODE}
-                if missing := [name for name, held in found.items() if not held]:
-                    return f"{episode} lacks {', '.join(missing)}"
-                arrays += [array for held in found.values() for array in held]
-            check_hdf5_sizes(arrays, path)
-    except DataError as error:
-        return str(error).removeprefix(f"{path}: ")
-    return None
-
-
-def _minari_arrays(
-    group: "h5py.Group | h5py.Dataset | None", name: str, source: str
-) -> list["h5py.Dataset"]:
-    """An array, or those of a dictionary; none of the tasks has dictionaries inside those."""
-    import h5py
-
-    if not isinstance(group, h5py.Group):
-        return []
-    _refuse_link(group, name, source)
-    item = hdf5_member(group, name, source)
-    folder, names = (item, list(item)) if isinstance(item, h5py.Group) else (group, [name])
-    for key in names:
-        _refuse_link(folder, key, source)
-    held = [hdf5_array(folder, key, source) for key in names]
-    return [array for array in held if array is not None]

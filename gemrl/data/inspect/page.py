@@ -1,19 +1,17 @@
 """A self-contained HTML page about a dataset: the findings on top, then pictures."""
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import gemrl
+from gemrl import pages
 from gemrl.data.dataset import Dataset
 from gemrl.data.inspect.findings import meaning
 from gemrl.data.inspect.probes import draw
 from gemrl.data.inspect.words import number, some
-from gemrl.data.storage import write_text
 from gemrl.data.tasks import TASKS
-from gemrl.errors import DataError, MissingExtraError
 
 # Pictures of single rows show at most this many, drawn with a fixed seed.
 SHOWN = 200_000
@@ -25,26 +23,23 @@ PER_PICTURE = 30
 
 def write_page(data: Dataset, report: dict[str, Any], out: Path) -> Path:
     """Write the page and return its path."""
-    try:
-        from jinja2 import Environment, StrictUndefined
+    return pages.write_page(
+        "gemrl.data.inspect", "page.html.jinja", out, lambda: contents(data, report)
+    )
 
-        from gemrl.evaluate import pictures  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            "the page needs jinja2 and matplotlib; install gemrl[report]"
-        ) from error
-    source = files("gemrl.data.inspect").joinpath("page.html.jinja").read_text(encoding="utf-8")
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(source)
+
+def contents(data: Dataset, report: dict[str, Any]) -> dict[str, Any]:
+    """Everything the page shows."""
     lengths = np.diff(np.append(data.episode_starts, len(data)))
-    text = template.render(
-        version=gemrl.__version__,
-        name=data.task or Path(data.source).name,
-        r=report,
-        meaning=meaning(report["ends"]),
-        number=number,
-        some=some,
-        shown=min(SHOWN, len(data)),
-        pictures={
+    return {
+        "version": gemrl.__version__,
+        "name": data.task or Path(data.source).name,
+        "r": report,
+        "meaning": meaning(report["ends"]),
+        "number": number,
+        "some": some,
+        "shown": min(SHOWN, len(data)),
+        "pictures": {
             "returns": [
                 _histogram(data.episode_returns, "episodes by return", "return"),
                 _histogram(lengths, "episodes by length", "rows"),
@@ -55,12 +50,7 @@ def write_page(data: Dataset, report: dict[str, Any], out: Path) -> Path:
             "saturation": _saturation(report),
             "ranges": _ranges(report),
         },
-    )
-    try:
-        write_text(out, text)
-    except OSError as error:  # It names the temporary file.
-        raise DataError(f"cannot write {out}: {error.strerror}") from error
-    return out
+    }
 
 
 def _axes(width: float = 4.6, height: float = 2.6) -> tuple[Any, Any]:

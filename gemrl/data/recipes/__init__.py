@@ -16,10 +16,9 @@ from gemrl.data.tasks import Task, task_named
 from gemrl.envs.locomotion import GymRows
 from gemrl.envs.simulator import load_gymnasium, load_mujoco
 from gemrl.errors import ConfigError, DataError
-from gemrl.progress import say
+from gemrl.progress import Report, say, silent
 
 Arrays = dict[str, np.ndarray]
-Report = Callable[[int], None]
 
 
 class Recipe(NamedTuple):
@@ -63,9 +62,7 @@ RECIPES = {
 }
 
 
-def make_dataset(
-    task: Task, steps: int, seed: int, out: Path, report: Report = lambda done: None
-) -> None:
+def make_dataset(task: Task, steps: int, seed: int, out: Path, report: Report = silent) -> None:
     """Regenerate a task's dataset into an HDF5 file that says what it is."""
     _require_sane(steps, seed, out)
     recipe = RECIPES[task.suite]
@@ -86,7 +83,7 @@ def collect_dataset(
     horizon: int | None = None,
     deterministic: bool = False,
     task: str | None = None,
-    report: Report = lambda done: None,
+    report: Report = silent,
 ) -> None:
     """Episodes of anybody's policies in a Gymnasium environment, in the layout of the others.
 

@@ -23,7 +23,6 @@ generator.
 """
 
 from collections import deque
-from collections.abc import Callable
 from itertools import count
 
 import numpy as np
@@ -34,6 +33,7 @@ from gemrl.envs.antmaze import JOINTS, POSITIONS, AntMaze
 from gemrl.envs.grid import Cell, Maze, free_cells, shortest_paths
 from gemrl.envs.simulator import GOAL_RADIUS
 from gemrl.errors import TaskError
+from gemrl.progress import Report, silent
 
 EPISODE_STEPS = 1000
 ACTION_NOISE = 0.2
@@ -126,7 +126,7 @@ def _near(observations: np.ndarray, goals: np.ndarray) -> np.ndarray:
 
 
 def make_antmaze(
-    task: Task, steps: int, seed: int, report: Callable[[int], None] = lambda done: None
+    task: Task, steps: int, seed: int, report: Report = silent
 ) -> dict[str, np.ndarray]:
     """The arrays of an AntMaze dataset in D4RL's layout; `report` hears the steps done so far."""
     env = AntMaze(task, ANTS)

@@ -10,7 +10,7 @@ episodes follow each other in the file. A row's last episode is cut where its sh
 reached, which `timeouts` marks as it marks the horizon.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +21,7 @@ from gemrl.data.behavior import BehaviorPolicy, load_behavior
 from gemrl.data.tasks import Level, Task
 from gemrl.envs.locomotion import GymRows
 from gemrl.errors import ConfigError, DataError
+from gemrl.progress import Report, silent
 
 ROWS = 8
 # A row shorter than this would hold little but a cut episode.
@@ -40,7 +41,7 @@ def own_policies(env_id: str, level: Level) -> tuple[BehaviorPolicy, ...]:
 
 
 def make_locomotion(
-    task: Task, steps: int, seed: int, report: Callable[[int], None] = lambda done: None
+    task: Task, steps: int, seed: int, report: Report = silent
 ) -> dict[str, np.ndarray]:
     """The arrays of a locomotion dataset in D4RL's layout."""
     parts: list[dict[str, np.ndarray]] = []
@@ -72,7 +73,7 @@ def collect(
     *,
     horizon: int | None = None,
     deterministic: bool = False,
-    report: Callable[[int], None] = lambda done: None,
+    report: Report = silent,
 ) -> dict[str, np.ndarray]:
     """Episodes of policies in a Gymnasium environment, each with an equal share of the steps."""
     parts: list[dict[str, np.ndarray]] = []
@@ -110,7 +111,7 @@ def _walk(
     seed: list[int],
     horizon: int,
     noise_scale: float,
-    report: Callable[[int], None],
+    report: Report,
 ) -> dict[str, np.ndarray]:
     """Row i walks `lengths[i]` steps, episode after episode."""
     rows, longest = len(lengths), max(lengths)

@@ -10,7 +10,6 @@ the published files; `timeouts` mark a reached target.
 """
 
 from collections import deque
-from collections.abc import Callable
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from gemrl.data.tasks import Task
 from gemrl.envs.grid import Cell, Maze, free_cells, shortest_paths
 from gemrl.envs.maze2d import Maze2D
 from gemrl.envs.simulator import GOAL_RADIUS
+from gemrl.progress import Report, silent
 
 REACHED = 0.1
 ACTION_NOISE = 0.5
@@ -52,7 +52,7 @@ class WaypointController:
 
 
 def make_maze2d(
-    task: Task, steps: int, seed: int, report: Callable[[int], None] = lambda done: None
+    task: Task, steps: int, seed: int, report: Report = silent
 ) -> dict[str, np.ndarray]:
     """The arrays of a Maze2D dataset in D4RL's layout; `report` hears the steps done so far."""
     rng = np.random.default_rng(seed)
