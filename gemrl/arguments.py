@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
-from tyro.conf import OmitArgPrefixes, Positional
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from gemrl.data.readers.columns import Columns
 
@@ -136,11 +136,33 @@ class TrainArgs(Generic[Config]):
     method: str = "gem"
     """gem, iql or bc."""
     out: Path | None = None
-    """Folder of the run; by default runs/METHOD."""
+    """Folder of the run; by default runs/METHOD, or RUN-again with --from RUN."""
     resume: bool = False
     """Go on with a run that was cut off; a finished run is left as it is."""
     task: str | None = None
     """Task of a file that does not name it: gives action bounds, reward scale and reference."""
+    seeds: int = 1
+    """Train this many seeds, from --seed on, into OUT/seed-S: side by side, each on cores of its
+    own."""
+    replay: Annotated[Path | None, arg(name="from")] = None
+    """Train once more what this run's folder says: same dataset, method and settings, but for the
+    flags given."""
+    memory: str | None = None
+    """Limit on resident memory, such as 2GB: a dataset that would exceed it is trained on from
+    disk."""
+    tensorboard: bool = False
+    """Write the metrics for TensorBoard as well, to OUT/tensorboard."""
+    wandb: str | None = None
+    """Send the metrics to this project of Weights & Biases as well."""
+    data_parallel: bool = False
+    """Split each minibatch among all devices of this machine."""
+    coordinator: str | None = None
+    """Train together with other processes: HOST:PORT of process 0, or auto where the scheduler
+    tells. Implies --data-parallel."""
+    processes: int | None = None
+    """How many processes train together."""
+    process: int | None = None
+    """Which of them this is, from 0."""
 
 
 @dataclass

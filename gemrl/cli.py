@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import tyro
@@ -26,18 +25,16 @@ from gemrl.arguments import (
     EvalArgs,
     KnobArgs,
     ReportArgs,
-    TrainArgs,
 )
-from gemrl.data.tasks import TASKS
 from gemrl.data_commands import (
     data_collect,
     data_fetch,
     data_inspect,
     data_list,
     data_make,
-    reading_of,
 )
 from gemrl.errors import ConfigError, GemrlError, KnobError
+from gemrl.train_command import train, train_parser
 
 
 def demo(args: DemoArgs) -> None:
@@ -47,19 +44,6 @@ def demo(args: DemoArgs) -> None:
 
     with said_on_success():
         run_demo(**vars(args))
-
-
-def train(args: TrainArgs[Any]) -> None:
-    """Train a policy."""
-    from gemrl.data.readers import load_dataset
-    from gemrl.learn.train import train as train_policy
-    from gemrl.progress import said_on_success
-
-    out = args.out or Path("runs") / args.method
-    with said_on_success():
-        data = load_dataset(args.dataset, task=args.task, **reading_of(args.reading))
-        train_policy(data, args.config, out, resume=args.resume)
-    print(out)
 
 
 def evaluate(args: EvalArgs) -> None:
@@ -169,35 +153,7 @@ def knobs_from(args: KnobArgs, policy: Any, task: str | None) -> Any:
     return replace(policy.knobs_for(task), **given)
 
 
-def _train_parser(words: Sequence[str]) -> Any:
-    """The settings of `train` are those of the method that the words name, with the defaults of
-    the task's suite. Which task that is, a first parse tells.
-    """
-    from gemrl.data.readers import task_hint
-    from gemrl.methods import default_config
-
-    name = _word_after("--method", words) or "gem"
-    kind = TrainArgs[type(default_config(name, None))]
-    try:
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            given = tyro.cli(kind, args=[word for word in words if word not in ("-h", "--help")])
-    except SystemExit:
-        return kind  # The parse that counts will say what is wrong.
-    task = given.task if given.task in TASKS else task_hint(given.dataset)
-    return kind, TrainArgs(dataset=tyro.MISSING, config=default_config(name, task))
-
-
-def _word_after(flag: str, words: Sequence[str]) -> str | None:
-    """The value that the words give a flag."""
-    for i, word in enumerate(words):
-        if word == flag and i + 1 < len(words):
-            return words[i + 1]
-        if word.startswith(f"{flag}="):
-            return word.split("=", 1)[1]
-    return None
-
-
-Command = tuple[Callable[[Sequence[str]], Any], Callable[[Any], None], str]
+Command = tuple[Callable[[Sequence[str]], Any], Callable[..., None], str]
 
 COMMANDS: dict[str, Command] = {
     "demo": (lambda _: DemoArgs, demo, "data, training, evaluation and a report in one go"),
@@ -206,7 +162,7 @@ COMMANDS: dict[str, Command] = {
     "data fetch": (lambda _: DataFetchArgs, data_fetch, "download a task's published dataset"),
     "data collect": (lambda _: DataCollectArgs, data_collect, "data of your own policy files"),
     "data inspect": (lambda _: DataInspectArgs, data_inspect, "what to know before training"),
-    "train": (_train_parser, train, "train a policy from a dataset"),
+    "train": (train_parser, train, "train a policy from a dataset"),
     "eval": (lambda _: EvalArgs, evaluate, "run a policy in its environment"),
     "audit": (lambda _: AuditArgs, audit, "judge a policy on its dataset, with no environment"),
     "report": (lambda _: ReportArgs, report, "one HTML page out of rows and bundles"),
@@ -252,7 +208,8 @@ def main(words: Sequence[str] | None = None) -> int:
         args = _parse(parser(rest), name, rest)
         if isinstance(args, int):
             return args
-        run(args)
+        # Several seeds are started with the words that one was asked for.
+        run(args, rest) if run is train else run(args)
         sys.stdout.flush()
     except GemrlError as error:
         print(f"gemrl: {error}", file=sys.stderr)
@@ -264,8 +221,8 @@ def main(words: Sequence[str] | None = None) -> int:
         # Whoever read the output has enough of it; nothing is left to be flushed at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print("gemrl: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"gemrl: {interrupt or 'interrupted'}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,13 +1,15 @@
 """Action bounds: which are taken, and what becomes of actions that lie outside them."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
 from gemrl.data.dataset import Dataset
+from gemrl.data.statistics import Tails
 from gemrl.data.tasks import task_named
+from gemrl.data.trainable import outside_bounds
 from gemrl.errors import DataError
 from gemrl.progress import say
 
@@ -15,7 +17,43 @@ Origin = Literal["task", "file", "unit", "data", "quantiles"]
 Outside = Literal["refuse", "clip", "rescale"]
 Limit = float | Sequence[float] | np.ndarray
 Pair = tuple[Limit, Limit] | Sequence[Limit]
-QUANTILES = (0.001, 0.999)
+Blocks = Callable[[], Iterable[np.ndarray]]
+"""All actions, block after block, as often as they are asked for."""
+TAIL = 0.001
+"""Share of the data that bounds by quantiles leave outside at either end."""
+
+
+class Acting(Protocol):
+    """Rows with actions, in memory or in a file."""
+
+    @property
+    def task(self) -> str | None:
+        """Name in the task table."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Where they are read from."""
+        ...
+
+    @property
+    def action_dim(self) -> int:
+        """Action dimensions."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenBounds:
+    """Action bounds, where they come from, and what they make of actions."""
+
+    low: np.ndarray
+    high: np.ndarray
+    origin: str
+    notes: tuple[str, ...]
+    moved: Callable[[np.ndarray], np.ndarray]
+    """Actions as they are to be, of some rows as they are read."""
 
 
 def with_bounds(
@@ -35,6 +73,38 @@ def with_bounds(
     elsewhere, in its `holder`. Actions outside are left for training to refuse, clipped, or drawn
     together about the middle until the furthest is inside.
     """
+    chosen = choose_bounds(
+        data,
+        lambda: [data.actions],
+        bounds,
+        outside=outside,
+        file=file,
+        holder=holder,
+        otherwise=otherwise,
+    )
+    for note in chosen.notes:
+        say(note)
+    return replace(
+        data,
+        actions=chosen.moved(data.actions),
+        action_low=chosen.low,
+        action_high=chosen.high,
+        bounds_origin=chosen.origin,
+        notes=(*data.notes, *chosen.notes),
+    )
+
+
+def choose_bounds(
+    data: Acting,
+    actions: Blocks,
+    bounds: str | Pair | None = None,
+    *,
+    outside: str = "refuse",
+    file: tuple[np.ndarray, np.ndarray] | None = None,
+    holder: str = "file",
+    otherwise: Origin = "unit",
+) -> ChosenBounds:
+    """The bounds that `with_bounds` gives; actions are read only where bounds depend on them."""
     bounds, outside = check_bounds(bounds, outside)
     why = dict(_WHY, file=f"as the {holder} has them")
     if bounds is None:
@@ -59,7 +129,8 @@ def with_bounds(
     elif bounds == "unit":
         origin, low, high = bounds, -1.0, 1.0
     else:
-        origin, low, high, widened = _of_data(data.actions, bounds)
+        low, high, widened = _of_data(data, actions, bounds)
+        origin = bounds
         notes += widened
     low, high = (_spread(name, value, data) for name, value in (("low", low), ("high", high)))
     if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
@@ -67,14 +138,9 @@ def with_bounds(
             f"{data.source}: action bounds {_text(low)} to {_text(high)}: each must be finite and "
             "the lower below the upper"
         )
-    data = replace(data, action_low=low, action_high=high, bounds_origin=origin)
     notes.insert(0, f"action bounds: {_text(low)} to {_text(high)}, {why[origin]}")
-    if outside != "refuse":
-        data, moved = _moved_inside(data, outside)
-        notes += moved
-    for note in notes:
-        say(note)
-    return replace(data, notes=(*data.notes, *notes))
+    moved, words = _move_inside(actions, low, high, outside)
+    return ChosenBounds(low, high, origin, (*notes, *words), moved)
 
 
 _WHY = {
@@ -110,7 +176,7 @@ def check_bounds(bounds: str | Pair | None, outside: str) -> tuple[str | Pair | 
     return bounds, outside
 
 
-def _opened(file: tuple[np.ndarray, np.ndarray] | None, data: Dataset) -> list[int]:
+def _opened(file: tuple[np.ndarray, np.ndarray] | None, data: Acting) -> list[int]:
     """Dimensions that the file leaves without a bound on one side or both: a space may be open."""
     if file is None:
         return []
@@ -120,18 +186,20 @@ def _opened(file: tuple[np.ndarray, np.ndarray] | None, data: Dataset) -> list[i
     return np.flatnonzero(~np.isfinite(low) | ~np.isfinite(high)).tolist()
 
 
-def _of_data(actions: np.ndarray, word: str) -> tuple[str, np.ndarray, np.ndarray, list[str]]:
+def _of_data(data: Acting, actions: Blocks, word: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Each dimension's range of finite values; one that never changes gets some room."""
-    limits = np.empty((2, actions.shape[1]), dtype=np.float32)
+    share = 0.0 if word == "data" else TAIL
+    tails = [Tails(len(data), share) for _ in range(data.action_dim)]
+    for block in actions():
+        for tail, column in zip(tails, block.T, strict=True):
+            tail.add(column[np.isfinite(column)])
+    limits = np.empty((2, data.action_dim), dtype=np.float32)
     notes = []
-    for dimension, column in enumerate(actions.T):
-        values = column[np.isfinite(column)]
-        if values.size == 0:  # Training refuses what is not finite; inspection needs a number.
+    for dimension, tail in enumerate(tails):
+        if tail.count == 0:  # Training refuses what is not finite; inspection needs a number.
             limits[:, dimension] = -1, 1
             continue
-        low, high = (
-            (values.min(), values.max()) if word == "data" else np.quantile(values, QUANTILES)
-        )
+        low, high = tail.range() if word == "data" else tail.quantiles()
         if not np.float32(low) < np.float32(high):
             room = 0.01 * max(abs(low), 1.0)
             notes.append(
@@ -140,33 +208,47 @@ def _of_data(actions: np.ndarray, word: str) -> tuple[str, np.ndarray, np.ndarra
             )
             low, high = low - room, high + room
         limits[:, dimension] = low, high
-    return word, limits[0], limits[1], notes
+    return limits[0], limits[1], notes
 
 
-def _moved_inside(data: Dataset, outside: str) -> tuple[Dataset, list[str]]:
-    finite = np.isfinite(data.actions)
-    is_outside = data.outside_bounds() & finite
-    if not is_outside.any():
-        return data, []
-    count = int(is_outside.any(axis=1).sum())
-    low, high = data.action_low, data.action_high
-    actions = data.actions
-    note = f"{count} actions outside the bounds were clipped onto them"
-    if outside == "rescale":
-        middle, half = (low + high) / 2, (high - low) / 2
-        reach = np.abs(actions - middle).max(axis=0, where=finite, initial=0.0)
-        factors = np.where(is_outside.any(axis=0), half / np.maximum(reach, half), 1.0)
-        actions = middle + (actions - middle) * factors.astype(np.float32)
-        note = (
-            f"{count} actions lay outside the bounds: all actions are drawn about the middle of "
-            f"the bounds by the factors {_text(factors)}"
-        )
-    # Rounding may leave the furthest just outside. What is not finite stays, to be refused.
-    actions = np.where(finite, np.clip(actions, low, high), data.actions)
-    return replace(data, actions=actions.astype(np.float32, copy=False)), [note]
+def _move_inside(
+    actions: Blocks, low: np.ndarray, high: np.ndarray, outside: str
+) -> tuple[Callable[[np.ndarray], np.ndarray], list[str]]:
+    """What moves actions inside the bounds, and a sentence where it moves any."""
+    count = 0
+    is_outside = np.zeros(len(low), dtype=bool)
+    middle, half = (low + high) / 2, (high - low) / 2
+    reach = np.zeros(len(low), dtype=np.float32)
+    for block in actions() if outside != "refuse" else ():
+        finite = np.isfinite(block)
+        beyond = outside_bounds(block, low, high) & finite
+        count += int(beyond.any(axis=1).sum())
+        is_outside |= beyond.any(axis=0)
+        furthest = np.abs(block - middle).max(axis=0, where=finite, initial=0.0)
+        reach = np.maximum(reach, furthest)
+    if count == 0:
+        return lambda block: block, []
+    if outside == "clip":
+        note = f"{count} actions outside the bounds were clipped onto them"
+        return lambda block: _clipped(block, block, low, high), [note]
+    factors = np.where(is_outside, half / np.maximum(reach, half), 1.0)
+    scale = factors.astype(np.float32)
+    note = (
+        f"{count} actions lay outside the bounds: all actions are drawn about the middle of "
+        f"the bounds by the factors {_text(factors)}"
+    )
+    return lambda block: _clipped(middle + (block - middle) * scale, block, low, high), [note]
 
 
-def _spread(name: str, value: Limit, data: Dataset) -> np.ndarray:
+def _clipped(
+    moved: np.ndarray, actions: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> np.ndarray:
+    """Moved actions, which rounding may leave just outside. What is not finite stays as it was."""
+    inside = np.where(np.isfinite(actions), np.clip(moved, low, high), actions)
+    return inside.astype(np.float32, copy=False)
+
+
+def _spread(name: str, value: Limit, data: Acting) -> np.ndarray:
     try:
         limit = np.asarray(value, dtype=np.float32)
         return np.broadcast_to(limit, (data.action_dim,)).copy()

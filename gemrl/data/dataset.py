@@ -8,7 +8,7 @@ episode    0        0       1       1         its change is the end of an episod
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,16 +17,21 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
 from gemrl.data.limits import check_layout
+from gemrl.data.statistics import mean_and_std
 from gemrl.data.successors import with_successors
 from gemrl.data.tasks import task_named
+from gemrl.data.trainable import MUST_BE_FINITE, Faults, outside_bounds
 from gemrl.errors import DataError
+
+COLUMNS = ("observations", "actions", "rewards", "next_observations", "masks", "episodes")
 
 
 @dataclass(frozen=True, eq=False)
 class Raw:
     """What a reader found in a file: arrays in D4RL's layout, and what it says of itself."""
 
-    arrays: dict[str, np.ndarray]
+    arrays: dict[str, Any]
+    """In memory, or still in the file."""
     notes: tuple[str, ...] = ()
     bounds: tuple[np.ndarray, np.ndarray] | None = None
     task: str | None = None
@@ -59,34 +64,7 @@ class Dataset:
     """Arguments with which `load_dataset` reads the same from `source` again, as JSON values."""
 
     def __post_init__(self) -> None:
-        rows = len(self.observations)
-        if rows == 0:
-            raise DataError(
-                f"{self.source}: the dataset is empty; it needs at least one transition"
-            )
-        shapes = {
-            "observations": (self.observations, 2),
-            "actions": (self.actions, 2),
-            "rewards": (self.rewards, 1),
-            "next_observations": (self.next_observations, 2),
-            "masks": (self.masks, 1),
-            "episodes": (self.episodes, 1),
-        }
-        for name, (array, ndim) in shapes.items():
-            if array.ndim != ndim:
-                raise DataError(f"{self.source}: {name} has shape {array.shape}, not {ndim} axes")
-            if len(array) != rows:
-                raise DataError(
-                    f"{self.source}: {name} has {len(array)} rows where observations has {rows}"
-                )
-        if self.next_observations.shape != self.observations.shape:
-            raise DataError(
-                f"{self.source}: next_observations has shape {self.next_observations.shape} where "
-                f"observations has {self.observations.shape}"
-            )
-        for name in ("observations", "actions"):
-            if getattr(self, name).shape[1] == 0:
-                raise DataError(f"{self.source}: {name} has no dimensions")
+        check_shapes({name: getattr(self, name).shape for name in COLUMNS}, self.source)
         for name in ("action_low", "action_high"):
             if getattr(self, name).shape != (self.action_dim,):
                 raise DataError(
@@ -119,51 +97,29 @@ class Dataset:
         return np.add.reduceat(self.rewards.astype(np.float64), self.episode_starts)
 
     @cached_property
+    def reward_range(self) -> tuple[float, float]:
+        """The least and the greatest reward."""
+        return float(self.rewards.min()), float(self.rewards.max())
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the contents: the same rows and bounds give the same fingerprint."""
-        digest = hashlib.sha256()
-        for array in (
-            self.observations,
-            self.actions,
-            self.rewards,
-            self.next_observations,
-            self.masks,
-            self.episodes,
-            self.action_low,
-            self.action_high,
-        ):
-            digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        arrays = (getattr(self, name) for name in (*COLUMNS, "action_low", "action_high"))
+        return fingerprint_of((array.dtype, array.shape, [array]) for array in arrays)
 
     def require_trainable(self) -> None:
         """Refuse values that cannot be trained on, naming the array and the first bad row."""
-        for name in ("observations", "actions", "rewards", "next_observations", "masks"):
-            bad = ~np.isfinite(getattr(self, name))
-            if bad.any():
-                row = int(np.argmax(bad.reshape(len(self), -1).any(axis=1)))
-                raise DataError(
-                    f"{self.source}: {name} holds {int(bad.sum())} values that are not finite, the "
-                    f"first in row {row}; mend or drop those rows"
-                )
-        bounds = np.stack([self.action_low, self.action_high])
-        if not np.isfinite(bounds).all() or not (bounds[0] < bounds[1]).all():
-            raise DataError(f"{self.source}: action_low must be finite and below action_high")
-        outside = self.outside_bounds()
-        if outside.any():
-            row, dimension = (int(i[0]) for i in np.nonzero(outside))
-            low, high = bounds[:, dimension]
-            raise DataError(
-                f"{self.source}: {int(outside.any(axis=1).sum())} actions lie outside the bounds, "
-                f"the first in row {row}: {self.actions[row, dimension]:g} in dimension "
-                f"{dimension}, whose bounds are [{low:g}, {high:g}]; clip or rescale them "
-                "(--outside clip|rescale), or take the bounds from the data (--bounds data)"
-            )
+        faults = Faults(self.action_low, self.action_high)
+        faults.look({name: getattr(self, name) for name in MUST_BE_FINITE})
+        faults.refuse(self.source)
 
     def outside_bounds(self) -> Bool[np.ndarray, "t a"]:
         """Where an action lies outside its bounds by more than rounding."""
-        slack = 1e-5 * (self.action_high - self.action_low)
-        return (self.actions < self.action_low - slack) | (self.actions > self.action_high + slack)
+        return outside_bounds(self.actions, self.action_low, self.action_high)
+
+    def observation_statistics(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of the observations of some rows, in double precision."""
+        return mean_and_std(rows, self.observations.__getitem__)
 
     def select(self, rows: np.ndarray) -> "Dataset":
         """The given rows as a dataset of its own."""
@@ -183,14 +139,55 @@ class Dataset:
         A dataset of one episode has nothing to hold out; otherwise at least one episode is kept
         for training.
         """
-        count = len(self.episode_starts)
-        held = min(round(share * count), count - 1)
-        order = np.random.default_rng(seed).permutation(count)
-        is_held = np.zeros(count, dtype=bool)
-        is_held[order[:held]] = True
-        lengths = np.diff(np.append(self.episode_starts, len(self)))
-        row_is_held = np.repeat(is_held, lengths)
-        return np.flatnonzero(~row_is_held), np.flatnonzero(row_is_held)
+        return split_rows(self.episode_starts, len(self), share, seed)
+
+
+def check_shapes(shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
+    """Refuse columns of a dataset whose shapes do not go together."""
+    rows = shapes["observations"][0]
+    if rows == 0:
+        raise DataError(f"{source}: the dataset is empty; it needs at least one transition")
+    for name in COLUMNS:
+        ndim = 2 if name in ("observations", "actions", "next_observations") else 1
+        if len(shapes[name]) != ndim:
+            raise DataError(f"{source}: {name} has shape {shapes[name]}, not {ndim} axes")
+        if shapes[name][0] != rows:
+            raise DataError(
+                f"{source}: {name} has {shapes[name][0]} rows where observations has {rows}"
+            )
+    if shapes["next_observations"] != shapes["observations"]:
+        raise DataError(
+            f"{source}: next_observations has shape {shapes['next_observations']} where "
+            f"observations has {shapes['observations']}"
+        )
+    for name in ("observations", "actions"):
+        if shapes[name][1] == 0:
+            raise DataError(f"{source}: {name} has no dimensions")
+
+
+def fingerprint_of(
+    arrays: Iterable[tuple[np.dtype, tuple[int, ...], Iterable[np.ndarray]]],
+) -> str:
+    """SHA-256 of arrays, each given by its type, its shape and its rows in one or more blocks."""
+    digest = hashlib.sha256()
+    for dtype, shape, blocks in arrays:
+        digest.update(f"{dtype.str}{shape}".encode())
+        for block in blocks:
+            digest.update(np.ascontiguousarray(block).data)
+    return digest.hexdigest()
+
+
+def split_rows(
+    starts: np.ndarray, rows: int, share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers for training and held out, of episodes that start at the given rows."""
+    count = len(starts)
+    held = min(round(share * count), count - 1)
+    order = np.random.default_rng(seed).permutation(count)
+    is_held = np.zeros(count, dtype=bool)
+    is_held[order[:held]] = True
+    row_is_held = np.repeat(is_held, np.diff(starts, append=rows))
+    return np.flatnonzero(~row_is_held), np.flatnonzero(row_is_held)
 
 
 def from_arrays(
@@ -222,27 +219,27 @@ def from_arrays(
     arrays = {name: np.asarray(value) for name, value in given.items() if value is not None}
     check_layout(arrays, source)
     rows, action_dim = arrays["actions"].shape
-    terminal = _flags("terminals", arrays, source)
+    terminal = flags("terminals", arrays["terminals"], source)
     ends = terminal
     if "timeouts" in arrays:
-        timeout = _flags("timeouts", arrays, source)
+        timeout = flags("timeouts", arrays["timeouts"], source)
         if terminals_end is None:
-            terminals_end = task is None or task_named(task).terminals_end
+            terminals_end = do_terminals_end(task)
         ends = terminal | timeout if terminals_end else timeout
     starts = np.concatenate([[0], np.flatnonzero(ends[:-1]) + 1])
     lengths = np.diff(starts, append=rows)
     episodes = np.repeat(np.arange(len(starts), dtype=np.int32), lengths)
-    obs = _float32(arrays["observations"])
+    obs = float32(arrays["observations"])
     columns = {
-        "actions": _float32(arrays["actions"]),
-        "rewards": _float32(arrays["rewards"]).reshape(rows),
+        "actions": float32(arrays["actions"]),
+        "rewards": float32(arrays["rewards"]).reshape(rows),
         "masks": (~terminal).astype(np.float32),
         "episodes": episodes,
     }
     if "next_observations" in arrays:
         columns |= {
             "observations": obs,
-            "next_observations": _float32(arrays["next_observations"]),
+            "next_observations": float32(arrays["next_observations"]),
         }
     else:
         columns |= with_successors(obs, columns, terminal, ends, own, source)
@@ -256,16 +253,22 @@ def from_arrays(
     )
 
 
-def _flags(name: str, arrays: Mapping[str, np.ndarray], source: str) -> Bool[np.ndarray, " t"]:
-    values = arrays[name].reshape(-1)
+def do_terminals_end(task: str | None) -> bool:
+    """Whether a terminal ends its episode in data that has timeouts too."""
+    return task is None or task_named(task).terminals_end
+
+
+def flags(name: str, array: np.ndarray, source: str, start: int = 0) -> Bool[np.ndarray, " t"]:
+    """Truth values of rows from `start` on; anything else than 0 and 1 is refused."""
+    values = array.reshape(-1)
     # A damaged file can hold a truth value that is neither 0 nor 1.
     numbers = values.view(np.uint8) if values.dtype == bool else values
     good = (numbers == 0) | (numbers == 1)
     if not good.all():
         row = int(np.argmin(good))
         raise DataError(
-            f"{source}: {name} holds something else than 0 and 1, the first in row {row}: "
-            f"{numbers[row]}"
+            f"{source}: {name} holds something else than 0 and 1, the first in row "
+            f"{start + row}: {numbers[row]}"
         )
     return values.astype(bool)
 
@@ -277,6 +280,7 @@ def _bound(name: str, value: np.ndarray | float, size: int, source: str) -> np.n
     return np.broadcast_to(bound, (size,)).copy()
 
 
-def _float32(array: np.ndarray) -> np.ndarray:
+def float32(array: np.ndarray) -> np.ndarray:
+    """The array as float32, without a copy where it is that already."""
     with np.errstate(over="ignore"):  # Too large for float32 is infinite, which training refuses.
         return np.ascontiguousarray(array, dtype=np.float32)

@@ -1,5 +1,6 @@
 """Where files live, and how they are written so that a reader never meets half of one."""
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -7,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gemrl.errors import DataError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says when a disk, a quota or a file has no room left."""
 
 
 def home() -> Path:
@@ -52,6 +56,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         _sync_folder(path.parent)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise DataError(
+            f"cannot write {path}: {(error.strerror or 'no room').lower()}; free some space and "
+            "try again"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -26,7 +26,7 @@ def with_successors(
     keep = terminal | ~ends
     keep[last] = terminal[last]
     if not keep.any():
-        raise DataError(f"{source}: no row has a known successor; give next_observations")
+        raise no_successors(source)
     arrays = {**columns, "observations": obs}
     if keep[:last].all() and not keep[last]:  # One long episode: nothing need be copied.
         kept = {name: array[:last] for name, array in arrays.items()}
@@ -45,6 +45,11 @@ def with_successors(
         _gather(place, array, runs.tolist())
         arrays[name] = place[:count]
     return arrays | {"next_observations": following}
+
+
+def no_successors(source: str) -> DataError:
+    """What is said of a log in which every row is the last of an episode that was cut off."""
+    return DataError(f"{source}: no row has a known successor; give next_observations")
 
 
 def _gather(place: np.ndarray, array: np.ndarray, runs: list[list[int]]) -> None:

@@ -21,7 +21,7 @@ from gemrl.evaluate.rollouts import paths_file, read_paths
 from gemrl.evaluate.rows import ROWS, Row, read_rows
 from gemrl.evaluate.table import HEADINGS, LEGEND, Line, label_of, line, lines_of
 from gemrl.learn.bundle import MANIFEST, load_manifest
-from gemrl.learn.train import METRICS, read_metrics
+from gemrl.learn.metrics import METRICS, read_metrics
 from gemrl.pages import write_page
 
 # The picture of candidates is drawn at the most divided of this many states of the data.

@@ -1,5 +1,6 @@
 """What a trained policy knows about its own fit, kept in the bundle's manifest."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -15,11 +16,8 @@ ROWS = 20_000
 QUANTILES = (0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def calibrate(
-    models: Models, spec: Spec, training: Dataset, held: Dataset | None
-) -> dict[str, Any]:
-    """Likelihoods of the mixtures on training and held-out rows, in environment units."""
-    parts = {"training": training} if held is None else {"training": training, "held_out": held}
+def calibrate(models: Models, spec: Spec, parts: Mapping[str, Dataset]) -> dict[str, Any]:
+    """Likelihoods of the mixtures on `training` and `held_out` rows, in environment units."""
     nets = {"actor": models.actor, "behavior": models.behavior}
     return {
         net_name: {part: likelihood_summary(net, spec, rows) for part, rows in parts.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gemrl.errors import BundleError, TrainingError
-from gemrl.learn.tensors import load_metadata, load_tree, save_tree
+from gemrl.learn.tensors import as_tree, load_arrays, save_tree
 
 KEPT = 2
 
@@ -37,22 +37,35 @@ def save_checkpoint(run: Path, state: Any, done: int, run_identity: str) -> None
         leftover.unlink(missing_ok=True)  # Of a process that was killed while it wrote.
 
 
+def newest_checkpoint(run: Path) -> Path | None:
+    """The file with the most updates."""
+    return max(folder_of(run).glob("*.safetensors"), default=None)
+
+
 def load_checkpoint(
-    run: Path, like: Any, run_identity: str, warn: Callable[[str], None]
+    run: Path, like: Callable[[int], Any], run_identity: str, warn: Callable[[str], None]
 ) -> tuple[Any, int] | None:
-    """The newest readable checkpoint and its number of updates; None where there is none at all."""
+    """The newest readable checkpoint and its number of updates; None where there is none at all.
+
+    `like(done)` tells the structure of what was saved after so many updates.
+    """
     paths = sorted(folder_of(run).glob("*.safetensors"), reverse=True)
     for path in paths:
         try:
-            metadata = load_metadata(path)
+            arrays, metadata = load_arrays(path)
             if metadata.get("identity") != run_identity:
                 raise TrainingError(
                     f"{path} belongs to another method, configuration or dataset; resume with the "
                     "settings it was started with, or choose another output folder"
                 )
-            return load_tree(path, like), int(metadata["done"])
+            done = int(metadata["done"])
+            state = as_tree(arrays, like(done), path)
         except BundleError as error:
             warn(f"skipping a checkpoint that cannot be read: {error}")
+            continue
+        if path != paths[0]:
+            warn(f"going on from {path}, after {done:,} updates")
+        return state, done
     if paths:
         raise TrainingError(
             f"no checkpoint in {folder_of(run)} can be read; remove {run} to start afresh"

@@ -1,7 +1,7 @@
-"""Several training runs at once, each in a process of its own on a core of its own.
+"""Several training runs at once, each in a process of its own on cores of its own.
 
 The runs are ordinary `gemrl train` commands, so each can be resumed alone, and two on a core each
-are faster than one on two cores.
+are faster than one after the other on two cores. Their weights are the same either way.
 """
 
 import os
@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import jax
+
 from gemrl.errors import TrainingError
-from gemrl.learn.train import METRICS, last_update
+from gemrl.learn.interrupts import PARENT, Interrupted, stop_on_signals
+from gemrl.learn.metrics import last_update
 from gemrl.progress import bars
 
 
@@ -31,11 +34,11 @@ class Job:
 class Worker:
     """A running job."""
 
-    def __init__(self, job: Job, core: int | None) -> None:
+    def __init__(self, job: Job, cores: Sequence[int]) -> None:
         self.job = job
-        self.core = core
+        self.cores = cores
         job.out.mkdir(parents=True, exist_ok=True)
-        self._log: IO[bytes] = open(job.out / "train.log", "wb")  # noqa: SIM115
+        self._log: IO[bytes] = open(job.out / "train.log", "ab")  # noqa: SIM115
         command = [sys.executable, "-m", "gemrl", "train", *job.arguments]
         command += ["--out", str(job.out), "--resume"]
         self._process = subprocess.Popen(
@@ -43,9 +46,10 @@ class Worker:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, PARENT: str(os.getpid())},
         )
-        if core is not None:
-            os.sched_setaffinity(self._process.pid, {core})
+        if cores:
+            os.sched_setaffinity(self._process.pid, cores)
 
     def finished(self) -> bool:
         """Has it ended? An end with an error is raised with the log's last line."""
@@ -56,40 +60,54 @@ class Worker:
         if code != 0:
             log = self.job.out / "train.log"
             words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise TrainingError(f"{self.job.title} failed: {words[-1] if words else code} ({log})")
+            said = words[-1].removeprefix("gemrl: ") if words else f"exit code {code}"
+            raise TrainingError(f"{self.job.title} failed: {said} ({log})")
         return True
 
     def stop(self) -> None:
-        """End it."""
+        """End it; it saves before it goes."""
         if self._process.poll() is None:
             self._process.terminate()
             self._process.wait()
         self._log.close()
 
 
-def available_cores() -> list[int]:
-    """The cores this process may use; empty where the platform does not say."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+def core_sets(jobs: int) -> list[list[int]]:
+    """The cores of each job that runs at a time: as many jobs as there are cores, at most.
+
+    On an accelerator the jobs take turns, since a process claims its memory.
+    """
+    if jax.default_backend() != "cpu" or not hasattr(os, "sched_getaffinity"):
+        return [[]]
+    cores = sorted(os.sched_getaffinity(0))
+    count = max(1, min(jobs, len(cores)))
+    return [cores[i::count] for i in range(count)]
 
 
 def run_jobs(jobs: Sequence[Job]) -> None:
     """Run all jobs, as many at a time as there are cores, and show how far each has come."""
-    cores: list[int | None] = list(available_cores()) or [None]
+    sets = core_sets(len(jobs))
     waiting = list(jobs)
     running: list[Worker] = []
-    with bars("updates", {job.title: job.updates for job in jobs}) as report:
+    titles = {job.title: job.updates for job in jobs}
+    with stop_on_signals() as wish, bars("updates", titles) as report:
         try:
             while waiting or running:
-                while waiting and len(running) < len(cores):
-                    taken = {worker.core for worker in running}
-                    core = next((c for c in cores if c not in taken), None)
-                    running.append(Worker(waiting.pop(0), core))
-                time.sleep(0.5)
+                while waiting and len(running) < len(sets):
+                    taken = [worker.cores for worker in running]
+                    free = next(cores for cores in sets if cores not in taken)
+                    running.append(Worker(waiting.pop(0), free))
+                time.sleep(0.2)
                 for worker in list(running):
-                    report(worker.job.title, last_update(worker.job.out / METRICS))
+                    report(worker.job.title, last_update(worker.job.out))
                     if worker.finished():
                         running.remove(worker)
                         report(worker.job.title, worker.job.updates)
+                if wish:
+                    break
         finally:
             for worker in running:
                 worker.stop()
+    if wish:
+        folders = ", ".join(str(job.out) for job in jobs)
+        raise Interrupted(f"stopped by {wish.by}; saved in {folders}; go on with --resume")

@@ -3,14 +3,16 @@
 It is part of the model. A policy cannot be saved or used without it.
 """
 
+import itertools
 from dataclasses import dataclass, fields
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int
 
 from gemrl.data.dataset import Dataset
+from gemrl.data.shards import ShardedDataset
 from gemrl.data.tasks import RewardTransform
 from gemrl.errors import BundleError, DataError
 from gemrl.methods.protocol import Batch
@@ -83,7 +85,7 @@ class Spec:
         return spec
 
 
-def fixed_rewards(dataset: Dataset, rewards: RewardTransform) -> RewardTransform:
+def fixed_rewards(dataset: Dataset | ShardedDataset, rewards: RewardTransform) -> RewardTransform:
     """The transform with a number for its scale, where that follows from the data's returns."""
     if rewards.return_range is None:
         return rewards
@@ -97,26 +99,60 @@ def fixed_rewards(dataset: Dataset, rewards: RewardTransform) -> RewardTransform
     return RewardTransform(scale=rewards.return_range / width, shift=rewards.shift)
 
 
-def spec_of(dataset: Dataset, rewards: RewardTransform) -> Spec:
-    """Scaler and bounds of a dataset. A dimension that never changes keeps its scale."""
-    std = dataset.observations.std(axis=0, dtype=np.float64)
+def spec_of(
+    data: Dataset | ShardedDataset, rows: Int[np.ndarray, " t"], rewards: RewardTransform
+) -> Spec:
+    """Scaler of the given rows, and the bounds. A dimension that never changes keeps its scale."""
+    mean, std = data.observation_statistics(rows)
     return Spec(
-        obs_mean=dataset.observations.mean(axis=0, dtype=np.float64).astype(np.float32),
+        obs_mean=mean.astype(np.float32),
         obs_std=np.where(std > 1e-6, std, 1.0).astype(np.float32),
-        action_low=dataset.action_low,
-        action_high=dataset.action_high,
+        action_low=data.action_low,
+        action_high=data.action_high,
         reward_scale=rewards.scale,
         reward_shift=rewards.shift,
     )
 
 
+def packed(dataset: Dataset) -> Float32[np.ndarray, "t w"]:
+    """Transitions as one matrix, so that a minibatch is a single gather."""
+    columns = (
+        dataset.observations,
+        dataset.actions,
+        dataset.rewards[:, None],
+        dataset.next_observations,
+        dataset.masks[:, None],
+    )
+    return np.concatenate(columns, axis=1, dtype=np.float32)
+
+
+def scaled(rows: Float32[np.ndarray, "t w"], spec: Spec) -> Float32[np.ndarray, "t w"]:
+    """Packed rows as the networks see them, in place."""
+    obs, action, reward, next_obs, _ = _columns(rows, spec.obs_dim, spec.action_dim)
+    for observation in (obs, next_obs):
+        observation -= spec.obs_mean
+        observation /= spec.obs_std
+    action -= spec.action_middle
+    action /= spec.action_half
+    np.clip(action, -1, 1, out=action)
+    reward *= np.float32(spec.reward_scale)
+    reward += np.float32(spec.reward_shift)
+    return rows
+
+
+def unpack(rows: Any, obs_dim: int, action_dim: int) -> Batch:
+    """Packed rows as a minibatch; NumPy's or JAX's."""
+    obs, action, reward, next_obs, mask = _columns(rows, obs_dim, action_dim)
+    return Batch(obs, action, reward[:, 0], next_obs, mask[:, 0])
+
+
 def scale(dataset: Dataset, spec: Spec) -> Batch:
     """The whole dataset as the networks see it."""
-    columns = (
-        (dataset.observations - spec.obs_mean) / spec.obs_std,
-        np.clip((dataset.actions - spec.action_middle) / spec.action_half, -1, 1),
-        np.float32(spec.reward_scale) * dataset.rewards + np.float32(spec.reward_shift),
-        (dataset.next_observations - spec.obs_mean) / spec.obs_std,
-        dataset.masks,
-    )
-    return Batch(*map(jnp.asarray, columns))
+    rows = scaled(packed(dataset), spec)
+    return Batch(*map(jnp.asarray, unpack(rows, spec.obs_dim, spec.action_dim)))
+
+
+def _columns(rows: Any, obs_dim: int, action_dim: int) -> list[Any]:
+    """Observations, actions, rewards, next observations and masks, as parts of packed rows."""
+    edges = np.cumsum([0, obs_dim, action_dim, 1, obs_dim, 1])
+    return [rows[:, start:stop] for start, stop in itertools.pairwise(edges.tolist())]

@@ -25,46 +25,54 @@ def save_tree(path: Path, tree: Any, metadata: dict[str, str] | None = None) -> 
         name: np.asarray(leaf, order="C")  # Not ascontiguousarray, which makes [1] of a scalar.
         for name, leaf in zip(tree_names(tree), jax.tree.leaves(tree), strict=True)
     }
-    data = save(arrays, metadata={**(metadata or {}), "sha256": _digest(arrays)})
+    metadata = metadata or {}
+    data = save(arrays, metadata={**metadata, "sha256": _digest(arrays, metadata)})
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
     return hashlib.sha256(data).hexdigest()
 
 
-def load_metadata(path: Path) -> dict[str, str]:
-    """The text fields of a file's header."""
+def load_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays of a file by name, and its text fields, refused where they are damaged."""
     with _opened(path) as file:
-        return file.metadata() or {}
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = dict(file.metadata() or {})
+    recorded = metadata.pop("sha256", None)
+    if recorded is not None and recorded != _digest(arrays, metadata):
+        raise BundleError(f"{path}: the contents do not match their digest; the file is damaged")
+    return arrays, metadata
 
 
 def load_tree(path: Path, like: Any) -> Any:
     """Read a tree of the structure, shapes and types of `like`."""
+    return as_tree(load_arrays(path)[0], like, path)
+
+
+def as_tree(arrays: dict[str, np.ndarray], like: Any, path: Path) -> Any:
+    """Arrays by name as a tree of the structure, shapes and types of `like`."""
     leaves, structure = jax.tree.flatten(like)
     names = tree_names(like)
-    with _opened(path) as file:
-        found = set(file.keys())
-        if found != set(names):
-            odd = sorted(found ^ set(names))
-            raise BundleError(
-                f"{path}: the weights do not fit the configuration; missing or unknown: "
-                f"{', '.join(odd[:4])}{' ...' if len(odd) > 4 else ''}"
-            )
-        arrays = {name: file.get_tensor(name) for name in names}
-        recorded = (file.metadata() or {}).get("sha256")
-    if recorded is not None and recorded != _digest(arrays):
-        raise BundleError(f"{path}: the tensors do not match their digest; the file is damaged")
-    for (name, array), leaf in zip(arrays.items(), leaves, strict=True):
+    if set(arrays) != set(names):
+        odd = sorted(set(arrays) ^ set(names))
+        raise BundleError(
+            f"{path}: the weights do not fit the configuration; missing or unknown: "
+            f"{', '.join(odd[:4])}{' ...' if len(odd) > 4 else ''}"
+        )
+    for name, leaf in zip(names, leaves, strict=True):
+        array = arrays[name]
         if array.shape != leaf.shape or array.dtype != leaf.dtype:
             raise BundleError(
                 f"{path}: {name} is {array.dtype}{array.shape} where the configuration needs "
                 f"{leaf.dtype}{leaf.shape}"
             )
-    return jax.tree.unflatten(structure, [jax.numpy.asarray(array) for array in arrays.values()])
+    return jax.tree.unflatten(structure, [jax.numpy.asarray(arrays[name]) for name in names])
 
 
-def _digest(arrays: dict[str, np.ndarray]) -> str:
-    """SHA-256 over names, types, shapes and contents."""
+def _digest(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
+    """SHA-256 over text fields, names, types, shapes and contents."""
     digest = hashlib.sha256()
+    for name in sorted(metadata):
+        digest.update(f"{name}={metadata[name]};".encode())
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name}{array.dtype.str}{array.shape}".encode())

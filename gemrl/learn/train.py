@@ -2,66 +2,145 @@
 
 import fcntl
 import json
-import math
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
+import gemrl
 from gemrl.data.dataset import Dataset
-from gemrl.data.storage import write_text
+from gemrl.data.shards import ShardedDataset
+from gemrl.data.storage import home, write_text
 from gemrl.data.tasks import RewardTransform, task_named
 from gemrl.decide.policy import Policy
 from gemrl.errors import DataError, TrainingError
 from gemrl.learn.bundle import MANIFEST, Bundle, config_to_json, load_bundle, save_bundle
-from gemrl.learn.calibration import calibrate
-from gemrl.learn.checkpoint import folder_of, identity, load_checkpoint, save_checkpoint
-from gemrl.learn.loop import pack, phase_key, run_updates
-from gemrl.learn.spec import Spec, fixed_rewards, scale, spec_of
+from gemrl.learn.calibration import ROWS, calibrate
+from gemrl.learn.checkpoint import folder_of, identity
+from gemrl.learn.devices import Devices
+from gemrl.learn.interrupts import stop_on_signals
+from gemrl.learn.loggers import Sink, open_sinks
+from gemrl.learn.metrics import METRICS
+from gemrl.learn.rows import Rows, RowsInMemory, RowsOnDisk
+from gemrl.learn.run import Run
+from gemrl.learn.spec import Spec, fixed_rewards, packed, scale, scaled, spec_of
 from gemrl.methods import default_config, method_of
-from gemrl.methods.protocol import Method, MethodConfig, Phase
-from gemrl.progress import Report, bar, say
+from gemrl.methods.protocol import Method, MethodConfig
+from gemrl.progress import say
 
-METRICS = "metrics.jsonl"
-# Updates between two lines of metrics, which is also how long a compiled call runs.
-CHUNK = 500
+STARTED = "run.json"
+# Rows of each part of the data on which a run's health is watched.
+_WATCHED = 1024
+_BLOCK = 4096
 
 
 def train(
-    data: Dataset,
+    data: Dataset | ShardedDataset,
     config: MethodConfig | None = None,
     out: str | Path = "runs/gem",
     *,
     resume: bool = False,
     quiet: bool = False,
+    tensorboard: bool = False,
+    wandb: str | None = None,
+    devices: Devices | None = None,
 ) -> Policy:
     """Train a policy and leave it as a bundle in the folder `out`.
 
     With `resume` a run that was cut off goes on from its last checkpoint, to the same weights as if
-    it had never stopped; a finished one is loaded. Without, a folder in use is refused.
+    it had never stopped; a finished one is loaded. Without, a folder in use is refused. Ctrl-C and
+    SIGTERM save before they stop. `tensorboard` and `wandb` (a project's name) send the metrics
+    there as well. `devices` splits each minibatch: see `gemrl.learn.devices`.
     """
-    if not isinstance(data, Dataset):
+    if not isinstance(data, Dataset | ShardedDataset):
         raise DataError(f"train needs a Dataset, not {data!r}: see load_dataset and from_arrays")
     config = default_config("gem", data.task) if config is None else config
     method = method_of(config)
     data.require_trainable()
     out = Path(out)
+    devices = devices or Devices()
+    quiet = quiet or not devices.lead
     run_identity = identity(config_to_json(config), method.name, data.fingerprint, data.task)
     if not quiet:
         _say_suite(config, data.task)
-    with _lock(out):
-        if (out / MANIFEST).exists():
+    keep_compiled_programs()
+    with _lock(out, devices):
+        if devices.agree((out / MANIFEST).exists()):
             return Policy(_finished(out, run_identity, resume, quiet))
-        if not resume and ((out / METRICS).exists() or folder_of(out).exists()):
+        if devices.lead and not resume and _is_unfinished(out):
             raise TrainingError(
                 f"{out} holds an unfinished run; go on with resume=True or --resume, or choose "
                 "another output folder"
             )
-        return Policy(_train(data, config, method, out, run_identity, resume, quiet))
+        if devices.lead:
+            _note_start(out, method.name, config, data)
+        sinks = partial(
+            open_sinks,
+            out,
+            tensorboard=tensorboard,
+            wandb=wandb,
+            config=config_to_json(config),
+            name=out.name,
+        )
+        bundle = _train(data, config, out, run_identity, resume, quiet, devices, sinks)
+    return Policy(bundle)
+
+
+def _train(
+    data: Dataset | ShardedDataset,
+    config: MethodConfig,
+    out: Path,
+    run_identity: str,
+    resume: bool,
+    quiet: bool,
+    devices: Devices,
+    sinks: Callable[..., list[Sink]],
+) -> Bundle:
+    method = method_of(config)
+    train_rows, held_rows = data.split_episodes(config.holdout, config.seed)
+    parts = {"training": train_rows} | ({"held_out": held_rows} if len(held_rows) else {})
+    spec = _spec(data, train_rows)
+    watched = {part: data.select(_spread(rows, _WATCHED)) for part, rows in parts.items()}
+    with stop_on_signals() as wish:
+        run = Run(
+            method=method,
+            config=config,
+            spec=spec,
+            rows=_rows(data, train_rows, spec),
+            samples={part: scale(rows, spec) for part, rows in watched.items()},
+            largest_reward=_largest_reward(data, spec),
+            out=out,
+            identity=run_identity,
+            devices=devices,
+            wish=wish,
+            open_sinks=lambda done: sinks(done=done),
+            quiet=quiet,
+        )
+        state = run.to_the_end(resume)
+    models = jax.tree.map(np.asarray, method.models(state))
+    judged = {part: data.select(_spread(rows, ROWS)) for part, rows in parts.items()}
+    about = _about(data, config, method, held_rows)
+    about |= {"identity": run_identity, "calibration": calibrate(models, spec, judged)}
+    with tempfile.TemporaryDirectory() as nowhere:
+        folder = out if devices.lead else Path(nowhere)
+        return save_bundle(folder, method.name, config, models, spec, **about)
+
+
+def keep_compiled_programs() -> None:
+    """Let JAX keep compiled programs in the cache folder, unless the user has set it otherwise."""
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        jax.config.update("jax_compilation_cache_dir", str(home() / "compiled"))
+        # The smallest as well: fresh networks take a hundred of them, which would cost seconds.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def _is_unfinished(out: Path) -> bool:
+    return (out / METRICS).exists() or folder_of(out).exists()
 
 
 def _say_suite(config: MethodConfig, task: str | None) -> None:
@@ -89,70 +168,56 @@ def _finished(out: Path, run_identity: str, resume: bool, quiet: bool) -> Bundle
     return bundle
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """What stays the same through a run."""
+def _note_start(
+    out: Path, method: str, config: MethodConfig, data: Dataset | ShardedDataset
+) -> None:
+    """What was started, so that `gemrl train --from` can start it again."""
+    started = {
+        "gemrl": gemrl.__version__,
+        "method": method,
+        "config": config_to_json(config),
+        "task": data.task,
+        "dataset": {
+            "source": data.source,
+            "fingerprint": data.fingerprint,
+            "reading": dict(data.reading),
+        },
+    }
+    write_text(out / STARTED, json.dumps(started, indent=2) + "\n")
 
-    config: MethodConfig
-    spec: Spec
-    packed: jax.Array
-    out: Path
-    identity: str
 
-    @property
-    def compiled_config(self) -> MethodConfig:
-        """What the compiled program depends on: other seeds and lengths share it."""
-        return replace(self.config, seed=0, steps=0)
-
-
-def _train(
-    data: Dataset,
-    config: MethodConfig,
-    method: Method,
-    out: Path,
-    run_identity: str,
-    resume: bool,
-    quiet: bool,
-) -> Bundle:
-    train_rows, held_rows = data.split_episodes(config.holdout, config.seed)
+def _spec(data: Dataset | ShardedDataset, train_rows: np.ndarray) -> Spec:
     rewards = task_named(data.task).rewards if data.task else RewardTransform()
-    training = data.select(train_rows)
-    spec = spec_of(training, fixed_rewards(data, rewards))
-    run = _Run(config, spec, pack(scale(training, spec)), out, run_identity)
+    return spec_of(data, train_rows, fixed_rewards(data, rewards))
 
-    init_key = jax.random.fold_in(jax.random.key(config.seed), 0)
-    # Copies, since the loop reuses the state's memory and fresh targets share the critics'.
-    state = jax.tree.map(jnp.copy, method.init(config, spec.obs_dim, spec.action_dim, init_key))
-    done = 0
-    found = load_checkpoint(out, state, run_identity, say) if resume else None
-    if found is not None:
-        state, done = found
-        if not quiet:
-            say(f"resuming {out} after {done:,} updates")
-    _cut_metrics(out / METRICS, done)
 
-    start = 0
-    for phase in method.phases(config):
-        if done < start + phase.steps:
-            title = f"train {method.name}: {phase.name}"
-            with bar(title, phase.steps, "updates", quiet) as report:
-                state = _run_phase(run, state, phase, start, done, report)
-            done = start + phase.steps
-        start += phase.steps
+def _rows(data: Dataset | ShardedDataset, train_rows: np.ndarray, spec: Spec) -> Rows:
+    if isinstance(data, ShardedDataset):
+        return RowsOnDisk(data, train_rows, spec)
+    matrix = np.empty((len(train_rows), 2 * spec.obs_dim + spec.action_dim + 2), np.float32)
+    for start in range(0, len(matrix), _BLOCK):  # In blocks that stay in the cache.
+        rows = train_rows[start : start + _BLOCK]
+        matrix[start : start + _BLOCK] = scaled(packed(data.select(rows)), spec)
+    return RowsInMemory(matrix)
 
-    models = method.models(state)
-    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(models)):
-        raise TrainingError(f"training diverged at its last update: {out} has weights not finite")
-    held = data.select(held_rows) if len(held_rows) else None
-    return save_bundle(
-        out,
-        method.name,
-        config,
-        models,
-        spec,
-        identity=run_identity,
-        task=data.task,
-        dataset={
+
+def _spread(rows: np.ndarray, count: int) -> np.ndarray:
+    """At most `count` of the rows, evenly spread."""
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), count)).astype(int)]
+
+
+def _largest_reward(data: Dataset | ShardedDataset, spec: Spec) -> float:
+    ends = np.array(data.reward_range) * spec.reward_scale + spec.reward_shift
+    return float(np.abs(ends).max())
+
+
+def _about(
+    data: Dataset | ShardedDataset, config: MethodConfig, method: Method, held_rows: np.ndarray
+) -> dict[str, Any]:
+    """What the manifest says of the data and the training."""
+    return {
+        "task": data.task,
+        "dataset": {
             "fingerprint": data.fingerprint,
             "origin": data.origin,
             "source": data.source,
@@ -163,84 +228,9 @@ def _train(
             "episodes": len(data.episode_starts),
             "held_out_rows": len(held_rows),
         },
-        reference=_reference(data.task),
-        calibration=calibrate(models, spec, training, held),
-        updates={phase.name: phase.steps for phase in method.phases(config)},
-    )
-
-
-def _run_phase(run: "_Run", state: Any, phase: Phase, start: int, done: int, report: Report) -> Any:
-    """The rest of a phase that began after `start` updates, of which `done` in all are done."""
-    key = phase_key(run.config.seed, phase)
-    every = run.config.checkpoint_every
-    while done < start + phase.steps:
-        stop = min(start + phase.steps, _after(done, CHUNK), _after(done, every))
-        state, metrics = run_updates(
-            state,
-            run.packed,
-            key,
-            done - start,
-            stop - start,
-            update=phase.update,
-            config=run.compiled_config,
-            obs_dim=run.spec.obs_dim,
-            action_dim=run.spec.action_dim,
-        )
-        done = stop
-        _log_metrics(run.out, phase.name, done, {k: float(v) for k, v in metrics.items()})
-        if done % every == 0:
-            save_checkpoint(run.out, state, done, run.identity)
-        report(done - start)
-    return state
-
-
-def _after(done: int, every: int) -> int:
-    """The next multiple of `every`."""
-    return (done // every + 1) * every
-
-
-def _log_metrics(out: Path, phase: str, done: int, metrics: dict[str, float]) -> None:
-    """Append a line of metrics, and stop where one of them is no longer a number."""
-    for name, value in metrics.items():
-        if not math.isfinite(value):
-            raise TrainingError(
-                f"training diverged: {name} became {value} within {CHUNK} updates before update "
-                f"{done} ({phase}); the last good state is in {out / 'checkpoints'}. Lower the "
-                "learning rate or beta, or look at the data with `gemrl data inspect`"
-            )
-    line = json.dumps({"update": done, "phase": phase, **metrics})
-    with open(out / METRICS, "a", encoding="utf-8") as file:
-        file.write(line + "\n")
-
-
-def _cut_metrics(path: Path, done: int) -> None:
-    """Drop lines of metrics past the checkpoint, or half a line, before going on from it."""
-    kept = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                if json.loads(line)["update"] <= done:
-                    kept.append(line + "\n")
-            except (json.JSONDecodeError, KeyError):
-                break
-    write_text(path, "".join(kept))
-
-
-def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    """The metrics of a run, one dictionary a line."""
-    path = Path(run) / METRICS
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def last_update(path: Path) -> int:
-    """Updates that a run's metrics speak of so far; 0 before the first line."""
-    try:
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-        return int(json.loads(whole.rpartition("\n")[2])["update"])
-    except (OSError, json.JSONDecodeError):
-        return 0
+        "reference": _reference(data.task),
+        "updates": {phase.name: phase.steps for phase in method.phases(config)},
+    }
 
 
 def _reference(task: str | None) -> dict[str, Any] | None:
@@ -251,12 +241,15 @@ def _reference(task: str | None) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _lock(out: Path) -> Iterator[None]:
+def _lock(out: Path, devices: Devices) -> Iterator[None]:
     """Keep a second run out of the folder. The lock ends with its process, however that ends."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrainingError(f"{out} cannot be the output folder: {error.strerror}") from error
+    if not devices.lead:
+        yield
+        return
     with open(out / ".lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

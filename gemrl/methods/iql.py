@@ -53,6 +53,10 @@ class IqlConfig(MethodConfig):
         self.require("weight_cap", self.weight_cap > 0, "above 0")
         self.require("polyak", 0 < self.polyak <= 1, "above 0 and at most 1")
 
+    def value_limit(self, largest_reward: float) -> float:
+        """Ten times what rewards of that size can add up to."""
+        return 10 * max(largest_reward, 1.0) / (1 - self.discount)
+
 
 class CriticParams(eqx.Module):
     """The critics and the value that are trained together."""
@@ -98,6 +102,7 @@ def critic_losses(
         "critic/loss": critic_loss,
         "critic/mean": jnp.mean(q),
         "critic/std": jnp.mean(jnp.std(q, axis=0)),
+        "critic/largest": jnp.max(jnp.abs(q)),
         "value/loss": value_loss,
         "value/advantage": jnp.mean(delta),
     }

@@ -114,6 +114,10 @@ class MethodConfig:
         if not holds:
             raise ConfigError(f"{name} = {getattr(self, name)!r}: must be {allowed}")
 
+    def value_limit(self, largest_reward: float) -> float | None:
+        """|Q| above which training has diverged; None for methods without critics."""
+        return None
+
     def optimizer(self) -> optax.GradientTransformation:
         """The optimizer of every network."""
         return optax.adam(self.learning_rate)

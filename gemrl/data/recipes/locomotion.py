@@ -21,7 +21,7 @@ from gemrl.data.behavior import BehaviorPolicy, load_behavior
 from gemrl.data.tasks import Level, Task
 from gemrl.envs.locomotion import GymRows
 from gemrl.errors import ConfigError, DataError
-from gemrl.progress import Report, silent
+from gemrl.progress import Report, later_part, silent
 
 ROWS = 8
 # A row shorter than this would hold little but a cut episode.
@@ -58,7 +58,7 @@ def make_locomotion(
                 share,
                 [seed, _STREAMS[level]],
                 horizon=task.horizon,
-                report=lambda n, before=done: report(before + n),
+                report=later_part(report, done),
             )
         )
         done += share
@@ -97,7 +97,7 @@ def collect(
                 [*seed, number],
                 limit,
                 0.0 if deterministic else 1.0,
-                lambda n, before=done: report(before + n),
+                later_part(report, done),
             )
         )
         done += share

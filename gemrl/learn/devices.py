@@ -1,0 +1,96 @@
+"""Training on several devices and hosts: each minibatch is split among them.
+
+JAX does the work: arrays carry their sharding, and the compiled loop adds the gradients up. Every
+process runs the same program; process 0, the lead, writes the files.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float32
+
+from gemrl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Devices:
+    """One device, which is the default, or a mesh over all devices of all processes."""
+
+    mesh: Mesh | None = None
+
+    @property
+    def count(self) -> int:
+        """Devices that a minibatch is split among."""
+        return 1 if self.mesh is None else self.mesh.size
+
+    @property
+    def lead(self) -> bool:
+        """Whether this process writes the run's files."""
+        return jax.process_index() == 0
+
+    def share(self, batch_size: int) -> slice:
+        """This process's part of a minibatch."""
+        if self.mesh is None:
+            return slice(None)
+        if batch_size % self.count:
+            raise ConfigError(
+                f"batch_size = {batch_size}: must be a multiple of the {self.count} devices that "
+                "share it"
+            )
+        part = batch_size // jax.process_count()
+        return slice(part * jax.process_index(), part * (jax.process_index() + 1))
+
+    def spread(self, minibatches: Float32[np.ndarray, "n b w"]) -> Array:
+        """This process's part of a window of minibatches, as part of the whole on all devices."""
+        if self.mesh is None:
+            return jax.device_put(minibatches)
+        sharding = NamedSharding(self.mesh, PartitionSpec(None, "batch", None))
+        return jax.make_array_from_process_local_data(sharding, minibatches)
+
+    def replicate(self, tree: Any) -> Any:
+        """The lead's arrays, whole on each device."""
+        if self.mesh is None:
+            return tree
+        tree = multihost_utils.broadcast_one_to_all(tree) if jax.process_count() > 1 else tree
+        sharding = NamedSharding(self.mesh, PartitionSpec())
+        return jax.tree.map(
+            lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree
+        )
+
+    def agree(self, number: int) -> int:
+        """The lead's number, on every process."""
+        if jax.process_count() == 1:
+            return number
+        return int(multihost_utils.broadcast_one_to_all(np.int64(number)))
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        if jax.process_count() == 1:
+            return flag
+        return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def join(coordinator: str, processes: int | None, process: int | None) -> Devices:
+    """Meet the other processes of a run at `coordinator`, HOST:PORT of process 0.
+
+    With `auto` JAX asks the scheduler (Slurm, Open MPI, Kubernetes and others) for all of it.
+    """
+    given: dict[str, Any] = {}
+    if coordinator != "auto":
+        if processes is None or process is None:
+            raise ConfigError("--coordinator needs --processes and --process as well, or is auto")
+        if not 0 <= process < processes:
+            raise ConfigError(f"process = {process}: must be from 0 to {processes - 1}")
+        given = {"num_processes": processes, "process_id": process}
+        given["coordinator_address"] = coordinator
+    jax.distributed.initialize(**given)
+    return all_devices()
+
+
+def all_devices() -> Devices:
+    """A mesh over every device there is."""
+    return Devices(Mesh(np.array(jax.devices()), ("batch",)))

@@ -1,0 +1,137 @@
+"""Where minibatches come from: rows in memory or on disk, gathered a window ahead of training."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Float32, Int, Key
+
+from gemrl.data.shards import ShardedDataset
+from gemrl.learn.loop import minibatch_rows
+from gemrl.learn.spec import Spec, scaled
+
+# Updates between two lines of metrics.
+LOG_EVERY = 500
+# Memory of a window of minibatches; one is in use while the next is gathered.
+_WINDOW_BYTES = 32 * 2**20
+
+
+class Rows(Protocol):
+    """Training transitions as the networks see them, packed a row each."""
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def gather(self, rows: Int[np.ndarray, " n"]) -> Float32[np.ndarray, "n w"]:
+        """These rows, in this order."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class RowsInMemory:
+    """Rows of a matrix."""
+
+    matrix: Float32[np.ndarray, "t w"]
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        return self.matrix.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def gather(self, rows: Int[np.ndarray, " n"]) -> Float32[np.ndarray, "n w"]:
+        return self.matrix.take(rows, axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOnDisk:
+    """The training rows of a dataset on disk, scaled as they are read."""
+
+    data: ShardedDataset
+    training: Int[np.ndarray, " t"]
+    """Their numbers in the dataset."""
+    spec: Spec
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        return 2 * self.data.obs_dim + self.data.action_dim + 2
+
+    def __len__(self) -> int:
+        return len(self.training)
+
+    def gather(self, rows: Int[np.ndarray, " n"]) -> Float32[np.ndarray, "n w"]:
+        return scaled(self.data.packed(self.training[rows]), self.spec)
+
+
+class Window(NamedTuple):
+    """The minibatches of updates `start` to `stop - 1` of a phase."""
+
+    start: int
+    stop: int
+    minibatches: Float[Array, "n b w"]
+
+
+class Windows:
+    """A phase's minibatches, a window at a time. A thread gathers the next one meanwhile."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        key: Key[Array, ""],
+        batch_size: int,
+        steps: int,
+        share: slice = slice(None),
+        put: Callable[[np.ndarray], Array] = jax.device_put,
+    ) -> None:
+        """`share` is this process's part of each minibatch, and `put` brings it to the devices."""
+        self._rows, self._key, self._batch_size, self._steps = rows, key, batch_size, steps
+        self._share, self._put = share, put
+        self._count = window_size(batch_size, rows.width)
+        self._thread = ThreadPoolExecutor(1, "minibatches")
+        self._coming: tuple[int, Future[np.ndarray]] | None = None
+        self._window: Window | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def at(self, step: int) -> Window:
+        """The window that holds the minibatch of an update."""
+        start = step - step % self._count
+        if self._window is None or self._window.start != start:
+            gathered = self._ordered(start).result()
+            self._window = None  # Two windows are held at a time, not three.
+            self._window = Window(start, start + self._count, self._put(gathered))
+            if start + self._count < self._steps:
+                self._coming = (start + self._count, self._ordered(start + self._count))
+        return self._window
+
+    def _ordered(self, start: int) -> "Future[np.ndarray]":
+        """The window from `start`, which may be under way already."""
+        if self._coming is not None and self._coming[0] == start:
+            return self._coming[1]
+        # Drawn here and not in the thread, where it would wait for the updates that are running.
+        rows = minibatch_rows(
+            self._key, start, len(self._rows), count=self._count, batch_size=self._batch_size
+        )
+        return self._thread.submit(self._gather, np.asarray(rows)[:, self._share])
+
+    def _gather(self, rows: Int[np.ndarray, "n b"]) -> Float32[np.ndarray, "n b w"]:
+        return self._rows.gather(rows.reshape(-1)).reshape(*rows.shape, self._rows.width)
+
+
+def window_size(batch_size: int, width: int) -> int:
+    """Updates whose minibatches are gathered at once."""
+    return max(1, min(LOG_EVERY, _WINDOW_BYTES // (4 * batch_size * width)))
