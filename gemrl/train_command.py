@@ -59,13 +59,26 @@ def _data(args: TrainArgs[Any], again: dict[str, Any] | None) -> Any:
     reading = reading_of(args.reading)
     if again and args.reading == ReadingArgs():
         reading = dict(again["dataset"]["reading"])
-    if args.memory:
-        limit = parse_size(args.memory)
-        needed = bytes_in_memory(args.dataset)
-        if needed is None or needed_to_train(needed) > limit:
-            reading.pop("columns", None)
-            return open_sharded(args.dataset, task=args.task, memory=limit, **reading)
-    return load_dataset(args.dataset, task=args.task, **reading)
+    if not args.memory:
+        return load_dataset(args.dataset, task=args.task, **reading)
+    limit = parse_size(args.memory)
+    if limit < needed_to_train(0):
+        raise ConfigError(
+            f"memory = {args.memory}: must be at least {needed_to_train(0) / 1e6:,.0f}MB, which "
+            "training takes without any data"
+        )
+    needed = bytes_in_memory(args.dataset)
+    if needed is not None and needed_to_train(needed) > limit and not reading.get("columns"):
+        reading.pop("columns", None)
+        return open_sharded(args.dataset, task=args.task, memory=limit, **reading)
+    data = load_dataset(args.dataset, task=args.task, **reading)
+    needed = needed_to_train(data.nbytes)
+    if needed > limit:  # A kind of file whose size tells nothing of what is in it.
+        raise ConfigError(
+            f"memory = {args.memory}: training on {args.dataset} takes about {needed / 1e9:.1f}GB, "
+            "and only HDF5 files are trained on from disk; convert it, or allow more"
+        )
+    return data
 
 
 # Resident memory of a run whose dataset takes none: Python, JAX and compiled programs.
@@ -73,11 +86,8 @@ _BASE = 700 * 10**6
 
 
 def needed_to_train(dataset: int) -> int:
-    """Resident memory of training on a dataset of that many bytes in memory.
-
-    The dataset, the training rows picked from it, and these packed into one matrix.
-    """
-    return _BASE + 3 * dataset
+    """Resident memory of training on a dataset of that many bytes: itself, and its rows packed."""
+    return _BASE + 2 * dataset
 
 
 def _train_seeds(args: TrainArgs[Any], words: Sequence[str], out: Path) -> None:

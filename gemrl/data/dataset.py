@@ -85,6 +85,12 @@ class Dataset:
         """Action dimensions."""
         return self.actions.shape[1]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        columns = (self.observations, self.actions, self.rewards, self.next_observations)
+        return sum(column.nbytes for column in (*columns, self.masks, self.episodes))
+
     @cached_property
     def episode_starts(self) -> Int32[np.ndarray, " e"]:
         """Row at which each episode starts."""

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import mmap
 import os
 import re
 import shutil
@@ -218,19 +219,42 @@ def read_meta(folder: Path) -> dict[str, Any]:
             wanted, found = meta["files"][name]["bytes"], (folder / name).stat().st_size
             if found != wanted:
                 raise damaged(folder, f"{name} has {found:,} bytes where {wanted:,} were written")
+        wide = 2 * meta["obs_dim"] + meta["action_dim"] + 2
+        if sum(meta["files"][name]["bytes"] for name in shard_names(meta)) != (
+            4 * wide * meta["rows"]
+        ):
+            raise damaged(folder, f"the files do not hold {meta['rows']:,} rows of {wide} numbers")
     except DataError:
         raise
     except OSError as error:
         raise damaged(folder, f"{error.filename}: {error.strerror}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise damaged(folder, f"{META} cannot be understood ({error!r})") from error
     return meta
 
 
 def file_names(meta: Mapping[str, Any]) -> list[str]:
     """The files that rows and episodes are kept in."""
-    shards = -(-meta["rows"] // meta["rows_per_shard"])
-    return [*map(shard_name, range(shards)), *map(episodes_name, EPISODES)]
+    return [*shard_names(meta), *map(episodes_name, EPISODES)]
+
+
+def shard_names(meta: Mapping[str, Any]) -> list[str]:
+    """The files that rows are kept in."""
+    return [shard_name(number) for number in range(-(-meta["rows"] // meta["rows_per_shard"]))]
+
+
+def mapped_shards(folder: Path, meta: Mapping[str, Any]) -> tuple[mmap.mmap, ...]:
+    """The files of rows, mapped and not yet read."""
+    maps = []
+    for name in shard_names(meta):
+        try:
+            with open(folder / name, "rb") as file:
+                maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            # What is needed is asked for. A system that reads on after each row reads megabytes.
+            maps[-1].madvise(mmap.MADV_RANDOM)
+        except OSError as error:
+            raise DataError(f"{folder / name}: cannot be mapped: {error.strerror}") from error
+    return tuple(maps)
 
 
 def read_episodes(folder: Path, what: str) -> np.ndarray:

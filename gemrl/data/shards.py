@@ -10,6 +10,7 @@ import mmap
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,10 @@ from gemrl.data.shard_files import (
     check_digests,
     damaged,
     folder_of,
+    mapped_shards,
     one_writer,
     read_episodes,
     read_meta,
-    shard_name,
     source_of,
 )
 from gemrl.data.sharding import SHARD, convert
@@ -39,8 +40,10 @@ from gemrl.data.stream import block_size
 from gemrl.errors import ConfigError, DataError
 from gemrl.progress import say
 
-# Rows further apart than this are asked for one by one: reading what lies between takes longer.
+# What lies between two rows is read along with them where it is less than this.
 _NEAR = 16 * 1024
+# Read at once. Systems read less than is asked for where that is much more.
+_STRETCH = 256 * 1024
 _UNITS = {"": 1, "b": 1} | {
     name: base**power
     for power, letter in enumerate("kmgt", 1)
@@ -117,7 +120,7 @@ class ShardedDataset:
         They are gathered in ascending order, which a disk likes, and then put into the one asked
         for.
         """
-        rows = np.asarray(rows)
+        rows = np.asarray(rows).astype(np.int64, casting="same_kind")
         if len(rows) == 0:
             return np.empty((0, self.width), np.float32)
         order = np.argsort(rows)
@@ -133,24 +136,23 @@ class ShardedDataset:
         """Rows in ascending order, window after window."""
         result = np.empty((len(rows), self.width), np.float32)
         edges = np.append(np.searchsorted(rows, self._windows), len(rows))
-        is_dense = (rows[-1] - rows[0]) * self.row_bytes <= _NEAR * len(rows)
         for window in np.flatnonzero(np.diff(edges)):
             number = int(self._windows[window] // self.rows_per_shard)
             place = slice(edges[window], edges[window + 1])
             wanted = rows[place] - number * self.rows_per_shard
-            self._announce(self.maps[number], wanted, is_dense)
+            self._announce(self.maps[number], wanted)
             # The mode spares a copy: the rows are known to be within their shard.
             self._shards[number].take(wanted, axis=0, out=result[place], mode="clip")
             self.maps[number].madvise(mmap.MADV_DONTNEED)
         return result
 
-    def _announce(self, mapped: mmap.mmap, rows: np.ndarray, is_dense: bool) -> None:
-        """Have the system read what is not in its cache, many pages at once and not one by one."""
-        first = rows[:1] if is_dense else rows
-        last = rows[-1:] if is_dense else rows
-        starts = first * self.row_bytes // mmap.PAGESIZE * mmap.PAGESIZE
-        lengths = (last + 1) * self.row_bytes - starts
-        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+    def _announce(self, mapped: mmap.mmap, rows: np.ndarray) -> None:
+        """Have the system read what is not in its cache, many stretches at once."""
+        starts = rows * self.row_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+        is_cut = (np.diff(starts) > _NEAR) | (np.diff(starts // _STRETCH) > 0)
+        first = starts[np.append(True, is_cut)]
+        lengths = (rows[np.append(is_cut, True)] + 1) * self.row_bytes - first
+        for start, length in zip(first.tolist(), lengths.tolist(), strict=True):
             mapped.madvise(mmap.MADV_WILLNEED, start, length)
 
     def select(self, rows: Int[np.ndarray, " n"]) -> Dataset:
@@ -250,10 +252,6 @@ def _opened(folder: Path, window: int) -> ShardedDataset:
     starts, numbers, returns = (read_episodes(folder, what) for what in EPISODES)
     if not (len(starts) == len(numbers) == len(returns) > 0 and starts[0] == 0):
         raise damaged(folder, "the files of its episodes contradict each other")
-    maps = []
-    for number in range(-(-meta["rows"] // meta["rows_per_shard"])):
-        with open(folder / shard_name(number), "rb") as file:
-            maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     same = ("rows", "obs_dim", "action_dim", "fingerprint", "task", "origin", "bounds_origin")
     try:
         return ShardedDataset(
@@ -268,7 +266,7 @@ def _opened(folder: Path, window: int) -> ShardedDataset:
             episode_numbers=numbers,
             episode_returns=returns,
             window=window,
-            maps=tuple(maps),
+            maps=mapped_shards(folder, meta),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(folder, f"shards.json cannot be understood ({error!r})") from error
@@ -290,7 +288,7 @@ def parse_size(text: str) -> int:
     """Bytes in a size such as "2GB" (10^9 each), "1.5GiB" (2^30 each) or "500000000"."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     unit = found[2].lower() if found else None
-    size = round(float(found[1]) * _UNITS[unit]) if found and unit in _UNITS else 0
+    size = round(Fraction(found[1]) * _UNITS[unit]) if found and unit in _UNITS else 0
     if size < 1 or (unit == "" and "." in text):
         raise ConfigError(
             f"memory {text!r}: must be a size such as 2GB, 512MB or 1.5GiB, or a whole number of "

@@ -226,6 +226,8 @@ def test_rows_that_are_not_there_are_no_rows(tmp_path):
     for rows in ([-1], [60], [0, 10**12]):
         with pytest.raises(IndexError, match="0 to 59"):
             sharded.packed(np.array(rows))
+    with pytest.raises(TypeError):
+        sharded.packed(np.array([0.5]))
 
 
 def test_rows_far_apart_are_the_rows_asked_for(tmp_path):
@@ -486,6 +488,11 @@ def damage_by_another_format(folder):
     (folder / META).write_text(json.dumps(about | {"format": 99}))
 
 
+def damage_by_other_dimensions(folder):
+    about = json.loads((folder / META).read_text())
+    (folder / META).write_text(json.dumps(about | {"obs_dim": 5}))
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -496,6 +503,7 @@ def damage_by_another_format(folder):
         damage_by_half_a_description,
         damage_by_no_description,
         damage_by_another_format,
+        damage_by_other_dimensions,
     ],
 )
 def test_damaged_shards_are_refused_with_what_to_do(damage, tmp_path):
@@ -745,6 +753,7 @@ def test_the_memory_of_what_is_no_hdf5_file_is_not_told(tmp_path):
         ("1TiB", 2**40),
         ("123456789", 123456789),
         ("1000B", 1000),
+        ("9" * 400, 10**400 - 1),
     ],
 )
 def test_sizes_are_read(text, size):
