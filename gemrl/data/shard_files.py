@@ -250,8 +250,6 @@ def mapped_shards(folder: Path, meta: Mapping[str, Any]) -> tuple[mmap.mmap, ...
         try:
             with open(folder / name, "rb") as file:
                 maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            # What is needed is asked for. A system that reads on after each row reads megabytes.
-            maps[-1].madvise(mmap.MADV_RANDOM)
         except OSError as error:
             raise DataError(f"{folder / name}: cannot be mapped: {error.strerror}") from error
     return tuple(maps)

@@ -40,10 +40,9 @@ from gemrl.data.stream import block_size
 from gemrl.errors import ConfigError, DataError
 from gemrl.progress import say
 
-# What lies between two rows is read along with them where it is less than this.
+# Bytes from one row to the next, on average, up to which the system reads on by itself in large
+# pieces. Further apart it would read megabytes for each row.
 _NEAR = 16 * 1024
-# Read at once. Systems read less than is asked for where that is much more.
-_STRETCH = 256 * 1024
 _UNITS = {"": 1, "b": 1} | {
     name: base**power
     for power, letter in enumerate("kmgt", 1)
@@ -136,23 +135,25 @@ class ShardedDataset:
         """Rows in ascending order, window after window."""
         result = np.empty((len(rows), self.width), np.float32)
         edges = np.append(np.searchsorted(rows, self._windows), len(rows))
+        is_dense = (rows[-1] - rows[0]) * self.row_bytes <= _NEAR * len(rows)
         for window in np.flatnonzero(np.diff(edges)):
             number = int(self._windows[window] // self.rows_per_shard)
             place = slice(edges[window], edges[window + 1])
             wanted = rows[place] - number * self.rows_per_shard
-            self._announce(self.maps[number], wanted)
+            mapped = self.maps[number]
+            mapped.madvise(mmap.MADV_NORMAL if is_dense else mmap.MADV_RANDOM)
+            if not is_dense:
+                self._announce(mapped, wanted)
             # The mode spares a copy: the rows are known to be within their shard.
             self._shards[number].take(wanted, axis=0, out=result[place], mode="clip")
-            self.maps[number].madvise(mmap.MADV_DONTNEED)
+            mapped.madvise(mmap.MADV_DONTNEED)
         return result
 
     def _announce(self, mapped: mmap.mmap, rows: np.ndarray) -> None:
-        """Have the system read what is not in its cache, many stretches at once."""
+        """Have the system read all of these rows at once, and not each as it is touched."""
         starts = rows * self.row_bytes // mmap.PAGESIZE * mmap.PAGESIZE
-        is_cut = (np.diff(starts) > _NEAR) | (np.diff(starts // _STRETCH) > 0)
-        first = starts[np.append(True, is_cut)]
-        lengths = (rows[np.append(is_cut, True)] + 1) * self.row_bytes - first
-        for start, length in zip(first.tolist(), lengths.tolist(), strict=True):
+        lengths = (rows + 1) * self.row_bytes - starts
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
             mapped.madvise(mmap.MADV_WILLNEED, start, length)
 
     def select(self, rows: Int[np.ndarray, " n"]) -> Dataset:
