@@ -1,0 +1,1 @@
+"""Who `benchmarks/training.py` measures, each in a process of its own."""

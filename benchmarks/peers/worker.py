@@ -1,0 +1,49 @@
+"""The process of one contender: `python -m peers.worker NAME CRITICS CORES`.
+
+It warms up, says so, and then answers lines: "go N" makes N updates and gives their seconds,
+by the clock and of all cores; "memory" gives the peak of resident memory. Between lines it sleeps.
+"""
+
+import importlib
+import json
+import os
+import resource
+import sys
+import time
+
+WARM_UP = 10
+
+
+def main() -> None:
+    """Answer until the lines end. Every answer is one line of JSON."""
+    name, critics, cores = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    # Before anything is imported: JAX, OpenMP and OpenBLAS start as many threads as there are
+    # cores to run on.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
+    # What libraries print must not stand among the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    try:
+        run = importlib.import_module(f"peers.{name}").make(critics)
+        run(WARM_UP)
+    except Exception as error:
+        words = str(error).strip().splitlines() or [""]
+        print(json.dumps({"missing": f"{type(error).__name__}: {words[0]}"}), file=answers)
+        return
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        order, *rest = line.split()
+        if order == "go":
+            start, cpu = time.perf_counter(), time.process_time()
+            run(int(rest[0]))
+            answer = {
+                "seconds": time.perf_counter() - start,
+                "cpu_seconds": time.process_time() - cpu,
+            }
+        else:
+            answer = {"megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        print(json.dumps(answer), file=answers)
+
+
+if __name__ == "__main__":
+    main()
