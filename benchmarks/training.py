@@ -17,9 +17,9 @@ a trial at the start; the table has both rates.
 PyTorch and d3rlpy are installed into `.venv-peers` in the checkout, or the folder that
 GEMRL_PEERS_VENV names. PyTorch for Linux brings CUDA's libraries, several gigabytes, unless pip is
 told of the index with builds for CPUs (PIP_EXTRA_INDEX_URL). The first run also compiles, for a
-minute or two. Leave the machine alone meanwhile: threads that wait
-for one another by spinning, as PyTorch's do, lose far more than the core that is taken from them.
-What other processes took is measured and printed.
+minute or two. Leave the machine alone meanwhile: threads that wait for one another by spinning, as
+PyTorch's do, lose far more than the core that is taken from them. What other processes took is
+measured and printed.
 
 The last line is a JSON object: gemrl's rate over each peer's (`eager_gem`, ... at 4 critics,
 `eager_gem_m10` at 10), shares of the products' rates (`gemm_share` of JAX's, `gemm_share_numpy`,
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="4 critics, fewer and shorter rounds")
     parser.add_argument("--markdown", action="store_true", help="tables for a Markdown page")
     args = parser.parse_args()
-    rounds, seconds = (3, 1.5) if args.quick else (9, 2.5)
+    rounds, seconds = (3, 1.5) if args.quick else (7, 2.0)
     found: dict[str, float | None] = {}
     busiest = 0.0
     for critics in (MAIN,) if args.quick else CRITICS:

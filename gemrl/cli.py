@@ -222,7 +222,7 @@ def main(words: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as interrupt:
-        print(f"gemrl: {interrupt or 'interrupted'}", file=sys.stderr)
+        print(f"gemrl: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return 1
     return 0
 

@@ -30,13 +30,13 @@ def train(args: TrainArgs[Any], words: Sequence[str]) -> None:
         return
     with said_on_success():
         devices = Devices()
+        if not args.coordinator and (args.processes, args.process) != (None, None):
+            raise ConfigError("--processes and --process go with --coordinator")
         if args.coordinator:
             devices = join(args.coordinator, args.processes, args.process)
         elif args.data_parallel:
             devices = all_devices()
-        data = _data(args, again)
-        if again and str(args.dataset) == again["dataset"]["source"]:
-            _check_same(data, again)
+        data = devices.together(lambda: _data(args, again))
         settings = ", ".join(f"{name} {value}" for name, value in vars(args.config).items())
         say(f"{args.method} with {settings}")
         train_policy(
@@ -52,28 +52,47 @@ def train(args: TrainArgs[Any], words: Sequence[str]) -> None:
 
 
 def _data(args: TrainArgs[Any], again: dict[str, Any] | None) -> Any:
-    """The dataset in memory, or on disk where it would not fit the limit."""
-    from gemrl.data.readers import load_dataset
-    from gemrl.data.shards import bytes_in_memory, open_sharded, parse_size
+    """The dataset that is to be trained on, which must be that of a run that is repeated."""
+    reading = _reading(args, again)
+    data = _loaded(args, reading) if args.memory is None else _limited(args, reading)
+    if again:
+        asked = (str(args.dataset), args.task, reading)
+        if asked == (again["dataset"]["source"], again["task"], again["dataset"]["reading"]):
+            _check_same(data, again)
+    return data
 
-    reading = reading_of(args.reading)
-    if again and args.reading == ReadingArgs():
-        reading = dict(again["dataset"]["reading"])
-    if not args.memory:
-        return load_dataset(args.dataset, task=args.task, **reading)
-    limit = parse_size(args.memory)
-    if limit < needed_to_train(0):
+
+def _loaded(args: TrainArgs[Any], reading: dict[str, Any]) -> Any:
+    from gemrl.data.readers import load_dataset
+
+    return load_dataset(args.dataset, task=args.task, **reading)
+
+
+def _limited(args: TrainArgs[Any], reading: dict[str, Any]) -> Any:
+    """The dataset in memory, or on disk where it would not fit the limit."""
+    from gemrl.data.shards import open_sharded, parse_size
+    from gemrl.learn.memory import BASE, Extent, extent_of, needed_in_memory, needed_on_disk
+
+    limit = parse_size(args.memory or "")
+    if limit < BASE:
         raise ConfigError(
-            f"memory = {args.memory}: must be at least {needed_to_train(0) / 1e6:,.0f}MB, which "
-            "training takes without any data"
+            f"memory = {args.memory}: must be at least {BASE / 1e6:,.0f}MB, which training takes "
+            "without any data"
         )
-    needed = bytes_in_memory(args.dataset)
-    if needed is not None and needed_to_train(needed) > limit and not reading.get("columns"):
-        reading.pop("columns", None)
-        return open_sharded(args.dataset, task=args.task, memory=limit, **reading)
-    data = load_dataset(args.dataset, task=args.task, **reading)
-    needed = needed_to_train(data.nbytes)
-    if needed > limit:  # A kind of file whose size tells nothing of what is in it.
+    extent = extent_of(args.dataset)
+    if extent is not None and needed_in_memory(args.config, extent) > limit:
+        least = needed_on_disk(args.config, extent)
+        if least > limit:
+            raise ConfigError(
+                f"memory = {args.memory}: must be at least {-(-least // 10**6):,}MB, which "
+                f"training on {args.dataset} takes from disk with these settings"
+            )
+        if reading.get("columns") is None:  # Which go with a log, as reading it will say.
+            reading = {name: value for name, value in reading.items() if name != "columns"}
+            return open_sharded(args.dataset, task=args.task, memory=limit, **reading)
+    data = _loaded(args, reading)
+    needed = needed_in_memory(args.config, Extent(len(data), data.obs_dim, data.action_dim))
+    if extent is None and needed > limit:  # A kind of file that tells little before it is read.
         raise ConfigError(
             f"memory = {args.memory}: training on {args.dataset} takes about {needed / 1e9:.1f}GB, "
             "and only HDF5 files are trained on from disk; convert it, or allow more"
@@ -81,13 +100,19 @@ def _data(args: TrainArgs[Any], again: dict[str, Any] | None) -> Any:
     return data
 
 
-# Resident memory of a run whose dataset takes none: Python, JAX and compiled programs.
-_BASE = 700 * 10**6
+def _reading(args: TrainArgs[Any], again: dict[str, Any] | None) -> dict[str, Any]:
+    """How the dataset is read: as the run that is repeated read it, but for the flags given."""
+    from gemrl.data.readers import is_log
 
-
-def needed_to_train(dataset: int) -> int:
-    """Resident memory of training on a dataset of that many bytes: itself, and its rows packed."""
-    return _BASE + 2 * dataset
+    reading = reading_of(args.reading)
+    if not again:
+        return reading
+    default = reading_of(ReadingArgs())
+    given = {name: value for name, value in reading.items() if value != default[name]}
+    before = dict(again["dataset"]["reading"])
+    if not is_log(args.dataset):
+        before.pop("columns", None)  # Another kind of file was named instead.
+    return before | given
 
 
 def _train_seeds(args: TrainArgs[Any], words: Sequence[str], out: Path) -> None:
@@ -183,12 +208,19 @@ def _started(run: Path) -> dict[str, Any]:
     path = run / STARTED
     try:
         started = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(started["config"], dict):
-            raise TypeError("config is not an object")
+        about = started["dataset"]
+        kinds = {"method": str, "config": dict, "task": str | None}
+        kinds_about = {"source": str, "fingerprint": str, "reading": dict}
+        for part, wanted in ((started, kinds), (about, kinds_about)):
+            for name, kind in wanted.items():
+                if not isinstance(part[name], kind):
+                    raise TypeError(f"{name} is {part[name]!r}")
         return started
     except FileNotFoundError:
         raise ConfigError(f"{run} is no run of `gemrl train`: it has no {STARTED}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except KeyError as error:
+        raise ConfigError(f"{path} cannot be read: it lacks {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
@@ -203,6 +235,7 @@ def _check_same(data: Any, started: dict[str, Any]) -> None:
 
 def _beside(run: Path) -> Path:
     """Where a repeated run goes unless told."""
+    run = run if run.name not in ("", "..") else run.resolve()
     return run.with_name(f"{run.name}-again")
 
 

@@ -2,11 +2,12 @@
 
     python tools/kill_training.py --kills 50
 
-A small GEM run is trained once without interruption. Then the same run is started again and again,
+A small run is trained once without interruption. Then the same run is started again and again,
 killed at a random moment, and resumed with `--resume`, until as many kills as asked for have been
-made; every third kill waits for a checkpoint that is being written. Whenever the run reaches its
-end, its weights, its manifest and its metrics must equal those of the run left alone, bit for bit,
-and a new one is begun. The exit code is 0 only if all did. The last line is JSON.
+made; every third kill waits for a checkpoint that is being written, and some of the others fall
+into reading and compiling. Whenever the run reaches its end, its weights, its manifest and its
+metrics must equal those of the run left alone, bit for bit, and a new one is begun. The exit code
+is 0 only if all did. The last line is JSON.
 """
 
 import argparse
@@ -17,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemrl.data.recipes import make_dataset
@@ -26,11 +28,14 @@ from gemrl.learn.bundle import MANIFEST, WEIGHTS
 from gemrl.learn.metrics import METRICS, last_update
 
 TASK = "maze2d-umaze-v1"
-UPDATES = 6000
-SETTINGS = (
-    *("--steps", "4500", "--pretrain-steps", "1500", "--checkpoint-every", "150"),
-    *("--hidden", "128", "128", "--batch-size", "32", "--critics", "2", "--components", "4"),
-)
+SETTINGS = ("--hidden", "128", "128", "--batch-size", "32", "--checkpoint-every", "150")
+METHODS = {
+    "gem": (
+        *("--steps", "4500", "--pretrain-steps", "1500"),
+        *("--critics", "2", "--components", "4"),
+    ),
+    "bc": ("--method", "bc", "--steps", "6000"),
+}
 COMPARED = (WEIGHTS, MANIFEST, METRICS)
 
 
@@ -45,17 +50,41 @@ class Tally:
     different: int = 0
 
 
-def start(data: Path, out: Path) -> subprocess.Popen[bytes]:
-    """The run's process, which goes on where the last one stopped."""
-    words = ["train", str(data), *SETTINGS, "--out", str(out), "--resume"]
-    log = open(out.with_suffix(".log"), "ab")  # noqa: SIM115
-    with log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "gemrl", *words],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-        )
+@dataclass(frozen=True)
+class Training:
+    """The run that is to be killed, and how long one of its kind takes."""
+
+    data: Path
+    method: str
+    startup: float = 0.0
+    """Seconds before the first line of metrics."""
+    rest: float = 0.0
+    """Seconds from there to the end."""
+
+    def start(self, out: Path) -> subprocess.Popen[bytes]:
+        """The run's process, which goes on where the last one stopped."""
+        words = ["train", str(self.data), *SETTINGS, *METHODS[self.method]]
+        with open(out.with_suffix(".log"), "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "gemrl", *words, "--out", str(out), "--resume"],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def to_the_end(self, out: Path) -> "Training":
+        """Let the run come to its end; the same training with the times that this took."""
+        began = time.monotonic()
+        before, first = last_update(out), None
+        process = self.start(out)
+        while process.poll() is None:
+            if first is None and last_update(out) != before:
+                first = time.monotonic()
+            time.sleep(0.01)
+        if process.returncode != 0:
+            raise SystemExit(f"a run failed: see {out.with_suffix('.log')}")
+        first = first or time.monotonic()
+        return replace(self, startup=first - began, rest=time.monotonic() - first)
 
 
 def writing(out: Path) -> bool:
@@ -63,22 +92,20 @@ def writing(out: Path) -> bool:
     return any((out / "checkpoints").glob(".*.tmp"))
 
 
-def kill_once(data: Path, out: Path, rng: random.Random, tally: Tally) -> None:
+def kill_once(training: Training, out: Path, rng: random.Random, tally: Tally) -> None:
     """Start or resume the run and kill it at a random instant, unless it ends before."""
     left_by_the_last = writing(out)
-    process = start(data, out)
-    in_a_write = tally.kills % 3 == 2 and not left_by_the_last
-    # Some instants fall before the first update, most after it.
-    begun = last_update(out)
-    moment = time.monotonic() + rng.uniform(0.2, 3.0)
-    while process.poll() is None:
-        if in_a_write and writing(out):
-            break
-        if not in_a_write and time.monotonic() > moment:
-            break
-        if last_update(out) == begun and rng.random() < 0.999:
-            moment += 0.002  # Compiling and reading take long; do not only ever kill those.
-        time.sleep(0.002)
+    before = last_update(out)
+    process = training.start(out)
+    if tally.kills % 5 == 1:
+        moment = time.monotonic() + rng.uniform(0, training.startup)
+    elif tally.kills % 3 == 2 and not left_by_the_last:
+        wait_for(lambda: writing(out), process, 0.0)
+        moment = 0.0
+    else:
+        wait_for(lambda: last_update(out) > before, process, 0.005)
+        moment = time.monotonic() + rng.uniform(0, training.rest / 2)
+    wait_for(lambda: time.monotonic() >= moment, process, 0.001)
     if process.poll() is not None:
         if process.returncode != 0:
             raise SystemExit(f"a run failed: see {out.with_suffix('.log')}")
@@ -87,13 +114,13 @@ def kill_once(data: Path, out: Path, rng: random.Random, tally: Tally) -> None:
     process.wait()
     tally.kills += 1
     tally.inside_a_write += writing(out) and not left_by_the_last
-    tally.before_the_first_update += last_update(out) == 0
+    tally.before_the_first_update += last_update(out) <= before
 
 
-def same(one: Path, other: Path) -> bool:
-    """Whether two finished runs agree, bit for bit."""
-    pairs = [(one / name, other / name) for name in COMPARED]
-    return all(a.read_bytes() == b.read_bytes() for a, b in pairs)
+def wait_for(happened: Callable[[], bool], process: subprocess.Popen[bytes], pause: float) -> None:
+    """Until something has happened or the process has ended."""
+    while not happened() and process.poll() is None:
+        time.sleep(pause)
 
 
 def main() -> None:
@@ -101,6 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50, help="how many (default 50)")
     parser.add_argument("--seed", type=int, default=0, help="of the random instants")
+    parser.add_argument("--method", choices=METHODS, default="gem", help="(default gem)")
     parser.add_argument("--keep", type=Path, help="folder to leave the runs in")
     args = parser.parse_args()
     rng = random.Random(args.seed)
@@ -109,27 +137,32 @@ def main() -> None:
         folder = args.keep or Path(scratch)
         data = folder / "data.hdf5"
         make_dataset(task_named(TASK), 3000, 0, data)
-        alone = folder / "alone"
-        if start(data, alone).wait() != 0:
-            raise SystemExit(f"the run left alone failed: see {alone.with_suffix('.log')}")
-        killed = folder / "killed"
+        alone, killed = folder / "alone", folder / "killed"
+        training = Training(data, args.method).to_the_end(alone)
         while tally.kills < args.kills:
-            kill_once(data, killed, rng, tally)
+            kill_once(training, killed, rng, tally)
             if (killed / MANIFEST).exists():
-                finish(data, alone, killed, tally)
-        finish(data, alone, killed, tally)
+                finish(training, alone, killed, tally)
+        if killed.exists():
+            finish(training, alone, killed, tally)
     print(json.dumps(vars(tally)))
     sys.exit(1 if tally.different else 0)
 
 
-def finish(data: Path, alone: Path, killed: Path, tally: Tally) -> None:
+def finish(training: Training, alone: Path, killed: Path, tally: Tally) -> None:
     """Let the killed run come to its end, compare it, and make room for the next."""
-    if start(data, killed).wait() != 0:
-        raise SystemExit(f"a resumed run failed: see {killed.with_suffix('.log')}")
+    if not (killed / MANIFEST).exists():
+        training.to_the_end(killed)
     tally.runs += 1
-    tally.different += not same(alone, killed)
-    print(f"{tally.kills} kills, {tally.runs} runs, {tally.different} different", flush=True)
-    shutil.rmtree(killed)
+    pairs = {name: (alone / name, killed / name) for name in COMPARED}
+    differ = [name for name, (a, b) in pairs.items() if a.read_bytes() != b.read_bytes()]
+    tally.different += bool(differ)
+    which = f" ({', '.join(differ)})" if differ else ""
+    print(f"{tally.kills} kills, {tally.runs} runs, {tally.different} different{which}", flush=True)
+    if differ:
+        killed.rename(killed.with_name(f"different-{tally.different}"))
+    else:
+        shutil.rmtree(killed)
 
 
 if __name__ == "__main__":

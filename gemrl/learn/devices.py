@@ -4,8 +4,9 @@ JAX does the work: arrays carry their sharding, and the compiled loop adds the g
 process runs the same program; process 0, the lead, writes the files.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -13,7 +14,13 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32
 
-from gemrl.errors import ConfigError
+from gemrl.errors import ConfigError, GemrlError, TrainingError
+
+# Seconds after which a process that does not answer, or does not end with the others, is given up.
+_SILENCE = 30
+_PARTING = 60
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,19 @@ class Devices:
             return flag
         return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
+    def together(self, work: Callable[[], T]) -> T:
+        """Do something that can fail on one process alone: then all stop, and none waits for it."""
+        if jax.process_count() == 1:
+            return work()
+        result, failure = None, None
+        try:
+            result = work()
+        except (GemrlError, OSError) as error:
+            failure = error
+        if self.any(failure is not None):
+            raise failure or TrainingError("another process of this run has stopped and says why")
+        return cast(T, result)
+
 
 def join(coordinator: str, processes: int | None, process: int | None) -> Devices:
     """Meet the other processes of a run at `coordinator`, HOST:PORT of process 0.
@@ -83,11 +103,15 @@ def join(coordinator: str, processes: int | None, process: int | None) -> Device
     if coordinator != "auto":
         if processes is None or process is None:
             raise ConfigError("--coordinator needs --processes and --process as well, or is auto")
+        if processes < 1:
+            raise ConfigError(f"processes = {processes}: must be at least 1")
         if not 0 <= process < processes:
             raise ConfigError(f"process = {process}: must be from 0 to {processes - 1}")
         given = {"num_processes": processes, "process_id": process}
         given["coordinator_address"] = coordinator
-    jax.distributed.initialize(**given)
+    jax.distributed.initialize(
+        **given, heartbeat_timeout_seconds=_SILENCE, shutdown_timeout_seconds=_PARTING
+    )
     return all_devices()
 
 

@@ -5,6 +5,7 @@ are faster than one after the other on two cores. Their weights are the same eit
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -61,6 +62,8 @@ class Worker:
             log = self.job.out / "train.log"
             words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             said = words[-1].removeprefix("gemrl: ") if words else f"exit code {code}"
+            if code < 0:  # It had no time for a word.
+                said = f"ended by {signal.Signals(-code).name}"
             raise TrainingError(f"{self.job.title} failed: {said} ({log})")
         return True
 
@@ -98,13 +101,16 @@ def run_jobs(jobs: Sequence[Job]) -> None:
                     free = next(cores for cores in sets if cores not in taken)
                     running.append(Worker(waiting.pop(0), free))
                 time.sleep(0.2)
+                if wish:
+                    break
                 for worker in list(running):
                     report(worker.job.title, last_update(worker.job.out))
                     if worker.finished():
                         running.remove(worker)
                         report(worker.job.title, worker.job.updates)
-                if wish:
-                    break
+        except TrainingError:
+            if not wish:  # Ctrl-C reaches all processes, and a worker may be the first to stop.
+                raise
         finally:
             for worker in running:
                 worker.stop()

@@ -88,22 +88,29 @@ class Run:
         state = jax.tree.map(
             jnp.copy, self.method.init(self.config, spec.obs_dim, spec.action_dim, key)
         )
-        saved, done = (state, None), 0
-        if resume and self.devices.lead:
-            found = load_checkpoint(
-                self.out, lambda done: self._saved(state, done), self.identity, say
-            )
-            saved, done = found or (saved, done)
+        saved, done = self.devices.together(lambda: self._found(state, resume))
         done = self.devices.agree(done)
         if not self.devices.lead:
             saved = self._saved(state, done)  # The values come from the lead.
         elif done and not self.quiet:
             say(f"resuming {self.out} after {done:,} updates")
+        self.devices.together(lambda: self._open_files(done))
+        state, totals = self.devices.replicate(saved)
+        return state, totals, done
+
+    def _found(self, state: Any, resume: bool) -> tuple[tuple[Any, Totals | None], int]:
+        """The newest checkpoint and its number of updates; the fresh state where there is none."""
+        found = None
+        if resume and self.devices.lead:
+            found = load_checkpoint(
+                self.out, lambda done: self._saved(state, done), self.identity, say
+            )
+        return found or ((state, None), 0)
+
+    def _open_files(self, done: int) -> None:
         if self.devices.lead:
             cut_metrics(self.out, done)
             self._sinks = self.open_sinks(done)
-        state, totals = self.devices.replicate(saved)
-        return state, totals, done
 
     def _saved(self, state: Any, done: int) -> tuple[Any, Totals | None]:
         """The structure of a checkpoint: between two lines of metrics it holds their sums."""
@@ -193,10 +200,10 @@ class Run:
         for part, batch in self.samples.items():
             found = held_out_metrics(self.method.models(state), batch, self.compiled_config, part)
             metrics |= {name: float(value) for name, value in found.items()}
-        if self.devices.lead:
-            append_metrics(self.out, {"update": done, "phase": phase.name, **metrics})
-            for sink in self._sinks:
-                sink.log(done, metrics)
+        line = {"update": done, "phase": phase.name, **metrics}
+        self.devices.together(lambda: self.devices.lead and append_metrics(self.out, line))
+        for sink in self._sinks:
+            sink.log(done, metrics)
         for sentence in self._watch.new(warnings(metrics, getattr(self.config, "components", 1))):
             if not self.quiet:
                 say(f"after {done:,} updates: {sentence}")
@@ -204,8 +211,10 @@ class Run:
 
     def _save(self, state: Any, totals: Totals | None, phase: Phase, done: int) -> None:
         check_weights(state, self.out, phase.name, done)
-        if self.devices.lead:
-            save_checkpoint(self.out, (state, totals), done, self.identity)
+        saved = (state, totals)
+        self.devices.together(
+            lambda: self.devices.lead and save_checkpoint(self.out, saved, done, self.identity)
+        )
 
     def _stop(self, state: Any, totals: Totals | None, phase: Phase, done: int) -> None:
         self._save(state, totals, phase, done)

@@ -4,7 +4,7 @@ import fcntl
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,24 +61,21 @@ def train(
         raise DataError(f"train needs a Dataset, not {data!r}: see load_dataset and from_arrays")
     config = default_config("gem", data.task) if config is None else config
     method = method_of(config)
+    devices = devices or Devices()
+    devices.share(config.batch_size)  # Refuses one that cannot be shared.
+    run_identity = identity(config_to_json(config), method.name, data.fingerprint, data.task)
+    _check_alike(run_identity, devices)
     data.require_trainable()
     out = Path(out)
-    devices = devices or Devices()
     quiet = quiet or not devices.lead
-    run_identity = identity(config_to_json(config), method.name, data.fingerprint, data.task)
     if not quiet:
         _say_suite(config, data.task)
     keep_compiled_programs()
-    with _lock(out, devices):
+    with ExitStack() as held:
+        devices.together(lambda: devices.lead and held.enter_context(_lock(out)))
         if devices.agree((out / MANIFEST).exists()):
-            return Policy(_finished(out, run_identity, resume, quiet))
-        if devices.lead and not resume and _is_unfinished(out):
-            raise TrainingError(
-                f"{out} holds an unfinished run; go on with resume=True or --resume, or choose "
-                "another output folder"
-            )
-        if devices.lead:
-            _note_start(out, method.name, config, data)
+            return Policy(devices.together(lambda: _finished(out, run_identity, resume, quiet)))
+        devices.together(lambda: devices.lead and _note_start(out, config, data, resume))
         sinks = partial(
             open_sinks,
             out,
@@ -128,7 +125,9 @@ def _train(
     about |= {"identity": run_identity, "calibration": calibrate(models, spec, judged)}
     with tempfile.TemporaryDirectory() as nowhere:
         folder = out if devices.lead else Path(nowhere)
-        return save_bundle(folder, method.name, config, models, spec, **about)
+        return devices.together(
+            lambda: save_bundle(folder, method.name, config, models, spec, **about)
+        )
 
 
 def keep_compiled_programs() -> None:
@@ -168,13 +167,29 @@ def _finished(out: Path, run_identity: str, resume: bool, quiet: bool) -> Bundle
     return bundle
 
 
+def _check_alike(run_identity: str, devices: Devices) -> None:
+    """Refuse processes of one run that were not started with the same."""
+    number = int(run_identity[:7], 16)
+    lead = devices.agree(number)
+    if devices.any(number != lead):
+        raise TrainingError(
+            "the processes of this run differ in method, configuration or dataset; start all of "
+            "them with the same words on the same data"
+        )
+
+
 def _note_start(
-    out: Path, method: str, config: MethodConfig, data: Dataset | ShardedDataset
+    out: Path, config: MethodConfig, data: Dataset | ShardedDataset, resume: bool
 ) -> None:
     """What was started, so that `gemrl train --from` can start it again."""
+    if not resume and _is_unfinished(out):
+        raise TrainingError(
+            f"{out} holds an unfinished run; go on with resume=True or --resume, or choose "
+            "another output folder"
+        )
     started = {
         "gemrl": gemrl.__version__,
-        "method": method,
+        "method": method_of(config).name,
         "config": config_to_json(config),
         "task": data.task,
         "dataset": {
@@ -241,15 +256,12 @@ def _reference(task: str | None) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _lock(out: Path, devices: Devices) -> Iterator[None]:
+def _lock(out: Path) -> Iterator[None]:
     """Keep a second run out of the folder. The lock ends with its process, however that ends."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrainingError(f"{out} cannot be the output folder: {error.strerror}") from error
-    if not devices.lead:
-        yield
-        return
     with open(out / ".lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
