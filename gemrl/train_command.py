@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ def train(args: TrainArgs[Any], words: Sequence[str]) -> None:
     from gemrl.progress import said_on_success, say
 
     again = _started(args.replay) if args.replay else None
+    if (
+        again
+        and str(args.dataset) != again["dataset"]["source"]
+        and not _word_after("--task", words)
+    ):
+        args = replace(args, task=None)  # That of another dataset.
     out = args.out or (_beside(args.replay) if args.replay else Path("runs") / args.method)
     if args.seeds < 1:
         raise ConfigError(f"seeds = {args.seeds}: must be at least 1")
@@ -37,8 +44,7 @@ def train(args: TrainArgs[Any], words: Sequence[str]) -> None:
         elif args.data_parallel:
             devices = all_devices()
         data = devices.together(lambda: _data(args, again))
-        settings = ", ".join(f"{name} {value}" for name, value in vars(args.config).items())
-        say(f"{args.method} with {settings}")
+        say(_settings(args))
         train_policy(
             data,
             args.config,
@@ -116,20 +122,28 @@ def _reading(args: TrainArgs[Any], again: dict[str, Any] | None) -> dict[str, An
 
 
 def _train_seeds(args: TrainArgs[Any], words: Sequence[str], out: Path) -> None:
+    from gemrl.learn.bundle import MANIFEST
     from gemrl.learn.parallel import Job, run_jobs
+    from gemrl.learn.train import is_unfinished
     from gemrl.methods import method_of
+    from gemrl.progress import say
 
     if args.coordinator or args.data_parallel:
         raise ConfigError("--seeds goes with one machine: start each seed's processes by itself")
+    if args.config.seed + args.seeds > 2**32:
+        raise ConfigError(f"seeds = {args.seeds}: the last must be at most 2**32 - 1")
+    if (out / MANIFEST).exists():
+        raise ConfigError(f"{out} is a policy of its own; choose another output folder")
     phases = method_of(args.config).phases(args.config)
     kept = _without(words, ("--seeds", "--seed", "--out"), ("--resume",))
     seeds = range(args.config.seed, args.config.seed + args.seeds)
     folders = {seed: out / f"seed-{seed}" for seed in seeds}
-    used = [str(folder) for folder in folders.values() if any(folder.glob("*"))]
+    used = [str(f) for f in folders.values() if (f / MANIFEST).exists() or is_unfinished(f)]
     if used and not args.resume:
         raise ConfigError(
             f"{', '.join(used)} is in use; go on with --resume, or choose another output folder"
         )
+    say(f"seeds {seeds[0]} to {seeds[-1]}, {_settings(args)}")
     run_jobs(
         [
             Job(
@@ -143,6 +157,12 @@ def _train_seeds(args: TrainArgs[Any], words: Sequence[str], out: Path) -> None:
     )
     for folder in folders.values():
         print(folder)
+
+
+def _settings(args: TrainArgs[Any]) -> str:
+    """The method and all its settings in a line."""
+    values = ", ".join(f"{name} {value}" for name, value in vars(args.config).items())
+    return f"{args.method} with {values}"
 
 
 def _without(words: Sequence[str], valued: Sequence[str], plain: Sequence[str]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ is 0 only if all did. The last line is JSON.
 
 import argparse
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -28,13 +29,13 @@ from gemrl.learn.bundle import MANIFEST, WEIGHTS
 from gemrl.learn.metrics import METRICS, last_update
 
 TASK = "maze2d-umaze-v1"
-SETTINGS = ("--hidden", "128", "128", "--batch-size", "32", "--checkpoint-every", "150")
+SETTINGS = ("--batch-size", "32", "--checkpoint-every", "150")
 METHODS = {
     "gem": (
-        *("--steps", "4500", "--pretrain-steps", "1500"),
+        *("--steps", "4500", "--pretrain-steps", "1500", "--hidden", "128", "128"),
         *("--critics", "2", "--components", "4"),
     ),
-    "bc": ("--method", "bc", "--steps", "6000"),
+    "bc": ("--method", "bc", "--steps", "3000", "--hidden", "8"),
 }
 COMPARED = (WEIGHTS, MANIFEST, METRICS)
 
@@ -70,6 +71,8 @@ class Training:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
+                # Kills may hit a compiled program that is being kept: not among the user's own.
+                env={**os.environ, "GEMRL_HOME": str(self.data.parent / "home")},
             )
 
     def to_the_end(self, out: Path) -> "Training":
@@ -100,7 +103,7 @@ def kill_once(training: Training, out: Path, rng: random.Random, tally: Tally) -
     if tally.kills % 5 == 1:
         moment = time.monotonic() + rng.uniform(0, training.startup)
     elif tally.kills % 3 == 2 and not left_by_the_last:
-        wait_for(lambda: writing(out), process, 0.0)
+        wait_for(lambda: writing(out), process, 0.0005)
         moment = 0.0
     else:
         wait_for(lambda: last_update(out) > before, process, 0.005)

@@ -4,6 +4,7 @@ JAX does the work: arrays carry their sharding, and the compiled loop adds the g
 process runs the same program; process 0, the lead, writes the files.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -107,11 +108,17 @@ def join(coordinator: str, processes: int | None, process: int | None) -> Device
             raise ConfigError(f"processes = {processes}: must be at least 1")
         if not 0 <= process < processes:
             raise ConfigError(f"process = {process}: must be from 0 to {processes - 1}")
+        if not re.fullmatch(r".+:\d+", coordinator):
+            raise ConfigError(f"coordinator = {coordinator}: must be HOST:PORT, or auto")
         given = {"num_processes": processes, "process_id": process}
         given["coordinator_address"] = coordinator
-    jax.distributed.initialize(
-        **given, heartbeat_timeout_seconds=_SILENCE, shutdown_timeout_seconds=_PARTING
-    )
+    try:
+        jax.distributed.initialize(
+            **given, heartbeat_timeout_seconds=_SILENCE, shutdown_timeout_seconds=_PARTING
+        )
+    except (ValueError, RuntimeError) as error:
+        hint = "; no scheduler that JAX knows tells it" if coordinator == "auto" else ""
+        raise ConfigError(f"coordinator = {coordinator}: {error}{hint}") from error
     return all_devices()
 
 

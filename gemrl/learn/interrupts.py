@@ -41,7 +41,7 @@ def stop_on_signals() -> Iterator[Wish]:
     def note(number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT and wish.by is not None:
             raise KeyboardInterrupt
-        wish.by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        wish.by = wish.by or ("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

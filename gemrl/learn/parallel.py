@@ -4,6 +4,7 @@ The runs are ordinary `gemrl train` commands, so each can be resumed alone, and 
 are faster than one after the other on two cores. Their weights are the same either way.
 """
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -14,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import jax
-
 from gemrl.errors import TrainingError
+from gemrl.learn.checkpoint import newest_checkpoint
 from gemrl.learn.interrupts import PARENT, Interrupted, stop_on_signals
-from gemrl.learn.metrics import last_update
-from gemrl.progress import bars
+from gemrl.learn.metrics import last_metrics
+from gemrl.learn.run import shown
+from gemrl.progress import bars, say
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Worker:
         self.cores = cores
         job.out.mkdir(parents=True, exist_ok=True)
         self._log: IO[bytes] = open(job.out / "train.log", "ab")  # noqa: SIM115
+        self._read = self._log.tell()
         command = [sys.executable, "-m", "gemrl", "train", *job.arguments]
         command += ["--out", str(job.out), "--resume"]
         self._process = subprocess.Popen(
@@ -67,6 +69,15 @@ class Worker:
             raise TrainingError(f"{self.job.title} failed: {said} ({log})")
         return True
 
+    def news(self) -> list[str]:
+        """What its log has told of its health since the last look."""
+        with open(self.job.out / "train.log", "rb") as log:
+            log.seek(self._read)
+            whole, _, _ = log.read().rpartition(b"\n")
+        self._read += len(whole)
+        lines = whole.decode(errors="replace").splitlines()
+        return [line for line in lines if line.startswith("after ")]
+
     def stop(self) -> None:
         """End it; it saves before it goes."""
         if self._process.poll() is None:
@@ -80,11 +91,18 @@ def core_sets(jobs: int) -> list[list[int]]:
 
     On an accelerator the jobs take turns, since a process claims its memory.
     """
-    if jax.default_backend() != "cpu" or not hasattr(os, "sched_getaffinity"):
+    if _has_accelerator() or not hasattr(os, "sched_getaffinity"):
         return [[]]
     cores = sorted(os.sched_getaffinity(0))
     count = max(1, min(jobs, len(cores)))
     return [cores[i::count] for i in range(count)]
+
+
+def _has_accelerator() -> bool:
+    """Whether JAX would use one, told without claiming it: the runs need it."""
+    if os.environ.get("JAX_PLATFORMS", "").split(",")[0] == "cpu":
+        return False
+    return any(importlib.util.find_spec(name) for name in ("jax_plugins", "libtpu"))
 
 
 def run_jobs(jobs: Sequence[Job]) -> None:
@@ -104,7 +122,10 @@ def run_jobs(jobs: Sequence[Job]) -> None:
                 if wish:
                     break
                 for worker in list(running):
-                    report(worker.job.title, last_update(worker.job.out))
+                    metrics = last_metrics(worker.job.out)
+                    report(worker.job.title, metrics.get("update", 0), shown(metrics))
+                    for line in worker.news():
+                        say(f"{worker.job.title}, {line}")
                     if worker.finished():
                         running.remove(worker)
                         report(worker.job.title, worker.job.updates)
@@ -115,5 +136,6 @@ def run_jobs(jobs: Sequence[Job]) -> None:
             for worker in running:
                 worker.stop()
     if wish:
-        folders = ", ".join(str(job.out) for job in jobs)
-        raise Interrupted(f"stopped by {wish.by}; saved in {folders}; go on with --resume")
+        folders = ", ".join(str(job.out) for job in jobs if newest_checkpoint(job.out))
+        saved = f"saved in {folders}" if folders else "nothing was there to save"
+        raise Interrupted(f"stopped by {wish.by}; {saved}; go on with --resume")

@@ -1,7 +1,7 @@
 """A run: phases of updates with metrics, checkpoints, health and a way to stop in between."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ _SHOWN = {
     "value/loss": "value",
     "actor/loss": "actor",
     "actor/nll": "nll",
-    "behavior/nll": "nll",
+    "behavior/nll": "behavior nll",
 }
 
 
@@ -109,8 +109,8 @@ class Run:
 
     def _open_files(self, done: int) -> None:
         if self.devices.lead:
+            self._sinks = self.open_sinks(done)  # First: one that fails leaves no trace.
             cut_metrics(self.out, done)
-            self._sinks = self.open_sinks(done)
 
     def _saved(self, state: Any, done: int) -> tuple[Any, Totals | None]:
         """The structure of a checkpoint: between two lines of metrics it holds their sums."""
@@ -207,7 +207,7 @@ class Run:
         for sentence in self._watch.new(warnings(metrics, getattr(self.config, "components", 1))):
             if not self.quiet:
                 say(f"after {done:,} updates: {sentence}")
-        return _shown(metrics)
+        return shown(metrics)
 
     def _save(self, state: Any, totals: Totals | None, phase: Phase, done: int) -> None:
         check_weights(state, self.out, phase.name, done)
@@ -244,14 +244,14 @@ class _Pace:
         self._since = now
 
 
-def _shown(metrics: dict[str, float]) -> str:
+def shown(metrics: Mapping[str, Any]) -> str:
     """The few numbers that matter, the likelihood beside that of held-out rows."""
     words = []
     for key, name in _SHOWN.items():
         if key in metrics:
             words.append(f"{name} {metrics[key]:.3g}")
         held = f"held_out/{key.replace('/', '_')}"
-        if key in metrics and held in metrics and name == "nll":
+        if key in metrics and held in metrics and key.endswith("nll"):
             words.append(f"held-out {metrics[held]:.3g}")
     return " ".join(words)
 

@@ -15,13 +15,14 @@ import numpy as np
 import gemrl
 from gemrl.data.dataset import Dataset
 from gemrl.data.shards import ShardedDataset
-from gemrl.data.storage import home, write_text
+from gemrl.data.storage import write_text
 from gemrl.data.tasks import RewardTransform, task_named
 from gemrl.decide.policy import Policy
 from gemrl.errors import DataError, TrainingError
 from gemrl.learn.bundle import MANIFEST, Bundle, config_to_json, load_bundle, save_bundle
 from gemrl.learn.calibration import ROWS, calibrate
-from gemrl.learn.checkpoint import folder_of, identity
+from gemrl.learn.checkpoint import identity, newest_checkpoint
+from gemrl.learn.compiled import kept_programs
 from gemrl.learn.devices import Devices
 from gemrl.learn.interrupts import stop_on_signals
 from gemrl.learn.loggers import Sink, open_sinks
@@ -70,8 +71,8 @@ def train(
     quiet = quiet or not devices.lead
     if not quiet:
         _say_suite(config, data.task)
-    keep_compiled_programs()
     with ExitStack() as held:
+        held.enter_context(kept_programs())
         devices.together(lambda: devices.lead and held.enter_context(_lock(out)))
         if devices.agree((out / MANIFEST).exists()):
             return Policy(devices.together(lambda: _finished(out, run_identity, resume, quiet)))
@@ -119,27 +120,22 @@ def _train(
             quiet=quiet,
         )
         state = run.to_the_end(resume)
-    models = jax.tree.map(np.asarray, method.models(state))
-    judged = {part: data.select(_spread(rows, ROWS)) for part, rows in parts.items()}
-    about = _about(data, config, method, held_rows)
-    about |= {"identity": run_identity, "calibration": calibrate(models, spec, judged)}
-    with tempfile.TemporaryDirectory() as nowhere:
-        folder = out if devices.lead else Path(nowhere)
-        return devices.together(
-            lambda: save_bundle(folder, method.name, config, models, spec, **about)
-        )
+        models = jax.tree.map(np.asarray, method.models(state))
+        judged = {part: data.select(_spread(rows, ROWS)) for part, rows in parts.items()}
+        about = _about(data, config, method, held_rows)
+        about |= {"identity": run_identity, "calibration": calibrate(models, spec, judged)}
+        with tempfile.TemporaryDirectory() as nowhere:
+            folder = out if devices.lead else Path(nowhere)
+            return devices.together(
+                lambda: save_bundle(folder, method.name, config, models, spec, **about)
+            )
 
 
-def keep_compiled_programs() -> None:
-    """Let JAX keep compiled programs in the cache folder, unless the user has set it otherwise."""
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(home() / "compiled"))
-        # The smallest as well: fresh networks take a hundred of them, which would cost seconds.
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
-def _is_unfinished(out: Path) -> bool:
-    return (out / METRICS).exists() or folder_of(out).exists()
+def is_unfinished(out: Path) -> bool:
+    """Whether a run was begun in a folder: it has metrics or a checkpoint."""
+    metrics = out / METRICS
+    begun = metrics.exists() and metrics.stat().st_size > 0
+    return begun or newest_checkpoint(out) is not None
 
 
 def _say_suite(config: MethodConfig, task: str | None) -> None:
@@ -182,11 +178,13 @@ def _note_start(
     out: Path, config: MethodConfig, data: Dataset | ShardedDataset, resume: bool
 ) -> None:
     """What was started, so that `gemrl train --from` can start it again."""
-    if not resume and _is_unfinished(out):
+    if not resume and is_unfinished(out):
         raise TrainingError(
             f"{out} holds an unfinished run; go on with resume=True or --resume, or choose "
             "another output folder"
         )
+    if newest_checkpoint(out) is not None and (out / STARTED).exists():
+        return  # Whether these settings are that run's is seen when its checkpoint is read.
     started = {
         "gemrl": gemrl.__version__,
         "method": method_of(config).name,

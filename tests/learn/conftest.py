@@ -47,7 +47,7 @@ class Processes:
 
     def end(self, process):
         """Exit code, standard output and standard error of a process, once it has ended."""
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=3600)
         return process.returncode, out, err
 
     def wait_for(self, happened, *processes):

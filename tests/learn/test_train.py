@@ -1,6 +1,7 @@
 """Phase I as a process: interruption, resuming, locks, divergence, determinism, every method."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,10 +16,11 @@ import pytest
 import gemrl
 from gemrl.data.recipes import make_dataset
 from gemrl.data.tasks import task_named
-from gemrl.errors import GemrlError, TrainingError
+from gemrl.errors import GemrlError, MissingExtraError, TrainingError
 from gemrl.learn.bundle import MANIFEST, WEIGHTS, config_from_json, load_manifest
 from gemrl.learn.metrics import METRICS, last_update, read_metrics
 from gemrl.learn.tensors import load_arrays
+from gemrl.learn.train import STARTED
 
 UMAZE = "maze2d-umaze-v1"
 BC = gemrl.BcConfig(steps=60, hidden=(8,), batch_size=32, checkpoint_every=20)
@@ -211,7 +213,48 @@ def test_a_lock_left_by_a_dead_process_is_ignored(interrupted, data, tmp_path):
     assert gemrl.load(out).method == "bc"
 
 
+def test_a_refused_resume_leaves_what_the_run_was_started_with(killed, data):
+    before = (killed / STARTED).read_bytes()
+    with pytest.raises(TrainingError, match="another method, configuration or dataset"):
+        gemrl.train(data, replace(LONG, expectile=0.8), killed, resume=True, quiet=True)
+    assert (killed / STARTED).read_bytes() == before
+
+
 # Folders
+
+
+def test_a_sink_that_cannot_be_opened_leaves_the_folder_free(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtraError):
+        gemrl.train(data, BC, tmp_path / "run", quiet=True, wandb="project")
+    gemrl.train(data, BC, tmp_path / "run", quiet=True)
+    assert (tmp_path / "run" / MANIFEST).exists()
+
+
+def test_compiled_programs_that_were_damaged_are_compiled_anew_once(data_file, tmp_path):
+    home = tmp_path / "home"
+
+    def start(name):
+        words = ["train", str(data_file), "--method", "bc", "--steps", "5", "--hidden", "8"]
+        return subprocess.run(
+            [sys.executable, "-m", "gemrl", *words, "--out", str(tmp_path / name)],
+            env={**os.environ, "GEMRL_HOME": str(home)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stderr
+
+    start("first")
+    entries = list((home / "compiled").glob("*-cache"))
+    assert entries
+    for entry in entries:
+        entry.write_bytes(entry.read_bytes()[: entry.stat().st_size // 2])
+    said = start("second")
+    assert "cannot be read; all are compiled anew" in " ".join(said.split())
+    assert "UserWarning" not in said
+    assert "compiled anew" not in start("third")
+    assert weights(tmp_path / "first") == weights(tmp_path / "third")
 
 
 @pytest.fixture(scope="module")
