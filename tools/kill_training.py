@@ -101,7 +101,7 @@ def kill_once(training: Training, out: Path, rng: random.Random, tally: Tally) -
     before = last_update(out)
     process = training.start(out)
     if tally.kills % 5 == 1:
-        moment = time.monotonic() + rng.uniform(0, training.startup)
+        moment = time.monotonic() + rng.uniform(0, training.startup / 2)
     elif tally.kills % 3 == 2 and not left_by_the_last:
         wait_for(lambda: writing(out), process, 0.0005)
         moment = 0.0

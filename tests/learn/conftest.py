@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 
 import gemrl
@@ -70,8 +71,13 @@ class Processes:
 
 @pytest.fixture(scope="session")
 def compiled_home(tmp_path_factory):
-    """A cache folder that processes share."""
-    return tmp_path_factory.mktemp("gemrl-home")
+    """A cache folder that processes share, compiled programs with this very process as well."""
+    home = tmp_path_factory.mktemp("gemrl-home")
+    (home / "kept").mkdir()
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(home / "kept"))
+    (home / "compiled").symlink_to(jax.config.jax_compilation_cache_dir)
+    return home
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +96,7 @@ def processes(compiled_home):
 
 
 @pytest.fixture(scope="session")
-def small_file(tmp_path_factory):
+def small_file(tmp_path_factory, compiled_home):
     path = tmp_path_factory.mktemp("data") / "umaze.hdf5"
     make_dataset(task_named("maze2d-umaze-v1"), 2000, 0, path)
     return path

@@ -33,34 +33,59 @@ def count(processes, small_file, tmp_path):
     return call
 
 
-def test_a_second_start_compiles_nothing_and_gives_the_same_weights(count, tmp_path):
-    home = tmp_path / "home"
-    first = count("first", GEMRL_HOME=str(home))
-    assert first["folder"] == str(home / "compiled")
-    assert first["cache_misses"] > 0
-    kept = {path.name: path.read_bytes() for path in (home / "compiled").iterdir()}
-    assert len(kept) >= first["cache_misses"]
-    second = count("second", GEMRL_HOME=str(home))
+def kept(home):
+    return {path.name: path.read_bytes() for path in (home / "compiled").iterdir()}
+
+
+def weights(folder, *runs):
+    return [(folder / run / "weights.safetensors").read_bytes() for run in runs]
+
+
+def test_a_second_start_compiles_nothing_and_gives_the_same_weights(count, compiled_home, tmp_path):
+    first = count("first")
+    assert first["folder"] == str(compiled_home / "compiled")
+    before = kept(compiled_home)
+    second = count("second")
     assert second["cache_misses"] == 0
-    assert second["cache_hits"] >= first["cache_misses"]
-    assert kept == {path.name: path.read_bytes() for path in (home / "compiled").iterdir()}
-    weights = [(tmp_path / run / "weights.safetensors").read_bytes() for run in ("first", "second")]
-    assert weights[0] == weights[1]
+    assert second["cache_hits"] == first["cache_hits"] + first["cache_misses"] > 0
+    assert kept(compiled_home) == before
+    one, other = weights(tmp_path, "first", "second")
+    assert one == other
 
 
 def test_a_folder_that_the_user_chose_is_used_instead(count, compiled_home, tmp_path):
-    mine = str(compiled_home / "compiled")  # Where other tests have left programs.
+    mine = str(compiled_home / "kept")
     environment = {"GEMRL_HOME": str(tmp_path / "home"), "JAX_COMPILATION_CACHE_DIR": mine}
     assert count("run", **environment)["folder"] == mine
     assert not (tmp_path / "home" / "compiled").exists()
 
 
 @pytest.mark.long
-def test_programs_that_were_cut_short_are_compiled_anew_without_a_word(count, tmp_path):
+def test_the_very_first_start_keeps_what_it_compiles(count, tmp_path):
+    home = tmp_path / "home"
+    first = count("first", GEMRL_HOME=str(home))
+    assert first["cache_hits"] == 0
+    assert len(kept(home)) == first["cache_misses"] > 10
+    second = count("second", GEMRL_HOME=str(home))
+    assert (second["cache_hits"], second["cache_misses"]) == (first["cache_misses"], 0)
+
+
+@pytest.mark.long
+def test_programs_that_cannot_be_kept_cost_neither_the_run_nor_those_that_were(
+    processes, count, small_file, tmp_path
+):
     home = tmp_path / "home"
     count("first", GEMRL_HOME=str(home))
-    for path in (home / "compiled").iterdir():
-        path.write_bytes(path.read_bytes()[:100])
-    count("second", GEMRL_HOME=str(home))
-    weights = [(tmp_path / run / "weights.safetensors").read_bytes() for run in ("first", "second")]
-    assert weights[0] == weights[1]
+    before = kept(home)
+    program = COUNT.replace(
+        "code =", "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\ncode ="
+    )
+    words = ("train", small_file, "--method", "bc", "--steps", "40", "--hidden", "9")
+    process = processes.python(
+        *("-c", program, *words, "--out", tmp_path / "run"), environment={"GEMRL_HOME": str(home)}
+    )
+    code, printed, said = processes.end(process)
+    assert code == 0, said
+    assert json.loads(printed.splitlines()[-1])["cache_misses"] > 0
+    assert "Warning" not in said
+    assert before.items() <= kept(home).items()

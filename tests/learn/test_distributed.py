@@ -71,70 +71,79 @@ def assert_close(run, alone):
             assert value == other[name] or value == pytest.approx(other[name], rel=1e-4, abs=1e-5)
 
 
-class Story:
-    """Two processes, of which the second gets SIGTERM before their first look at signals; and two
-    that go on.
-    """
+class Stopped:
+    """Two processes, of which the second gets SIGTERM before their first look at signals."""
 
     def __init__(self, processes, words, folder):
         self.out, self.elsewhere = folder / "run", folder / "elsewhere"
         # The second has another folder for an output, as on another machine.
-        words, second = (*words, "--out", self.out), ("--out", self.elsewhere)
-        both = two(processes, *words, second=second)
+        both = two(processes, *words, "--out", self.out, second=("--out", self.elsewhere))
         processes.wait_for((self.out / METRICS).exists, *both)
         both[1].send_signal(signal.SIGTERM)
-        self.stopped = [processes.end(process) for process in both]
-        self.unfinished = shutil.copytree(self.out, folder / "unfinished")
-        both = two(processes, *words, "--resume", second=second)
-        self.ended = [processes.end(process) for process in both]
+        self.ends = [processes.end(process) for process in both]
 
 
 @pytest.fixture(scope="module")
-def story(all_processes, words, tmp_path_factory):
-    return Story(all_processes, words, tmp_path_factory.mktemp("two"))
+def stopped(all_processes, words, tmp_path_factory):
+    return Stopped(all_processes, words, tmp_path_factory.mktemp("two"))
 
 
-def test_sigterm_to_one_process_stops_both_with_the_state_saved(story):
-    (first, _, lead_said), (second, _, other_said) = story.stopped
+def test_sigterm_to_one_process_stops_both_with_the_state_saved(stopped):
+    (first, _, lead_said), (second, _, other_said) = stopped.ends
     assert (first, second) == (1, 1)
-    (done,) = saved(story.unfinished)
+    (done,) = saved(stopped.out)
     assert 0 < done < STEPS
     assert lead_said.splitlines()[-1] == (
-        f"gemrl: stopped by another process after {done} updates, which are saved in {story.out}; "
-        "go on with --resume"
+        f"gemrl: stopped by another process after {done} updates, which are saved in "
+        f"{stopped.out}; go on with --resume"
     )
     assert f"gemrl: stopped by SIGTERM after {done} updates" in other_said.splitlines()[-1]
 
 
-def test_two_processes_that_went_on_end_with_the_weights_and_metrics_of_one(story, alone):
-    for code, printed, said in story.ended:
-        assert code == 0, said
-        assert "Traceback" not in said
-        assert printed
-    assert_close(story.out, alone)
+def test_only_the_first_process_writes_files(stopped):
+    assert not stopped.elsewhere.exists()
 
 
-def test_only_the_first_process_writes_files(story):
-    assert not story.elsewhere.exists()
-    assert (story.out / "manifest.json").exists()
-    assert gemrl.load(story.out).method == "bc"
-
-
-def test_what_two_processes_began_a_single_one_ends(story, small_data, config, alone, tmp_path):
-    run = shutil.copytree(story.unfinished, tmp_path / "run")
+def test_what_two_processes_began_a_single_one_ends_with_the_weights_of_one_alone(
+    stopped, small_data, config, alone, tmp_path
+):
+    run = shutil.copytree(stopped.out, tmp_path / "run")
     gemrl.train(small_data, config, run, resume=True, quiet=True)
     assert_close(run, alone)
 
 
-def test_what_stops_the_first_process_alone_stops_both_and_neither_waits(processes, words, story):
-    both = two(processes, *words, "--out", story.unfinished)
+def test_what_stops_the_first_process_alone_stops_both_and_neither_waits(processes, words, stopped):
+    both = two(processes, *words, "--out", stopped.out)
     first, second = (processes.end(process) for process in both)
     assert (first[0], second[0]) == (2, 2)
-    assert f"gemrl: {story.unfinished} holds an unfinished run" in first[2].splitlines()[-1]
+    assert f"gemrl: {stopped.out} holds an unfinished run" in first[2].splitlines()[-1]
     said = "gemrl: another process of this run has stopped and says why"
     assert second[2].splitlines()[-1] == said
 
 
+@pytest.mark.long
+def test_what_two_processes_began_two_end_with_the_weights_of_one_alone(
+    processes, words, stopped, alone, tmp_path
+):
+    run = shutil.copytree(stopped.out, tmp_path / "run")
+    for code, _, said in map(processes.end, two(processes, *words, "--out", run, "--resume")):
+        assert code == 0, said
+        assert "Traceback" not in said
+    assert_close(run, alone)
+    assert gemrl.load(run).method == "bc"
+
+
+@pytest.mark.long
+def test_two_processes_left_alone_end_with_the_weights_of_one(processes, words, alone, tmp_path):
+    elsewhere = ("--out", tmp_path / "elsewhere")
+    both = two(processes, *words, "--out", tmp_path / "run", second=elsewhere)
+    for code, _, said in map(processes.end, both):
+        assert code == 0, said
+    assert_close(tmp_path / "run", alone)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.long
 def test_two_devices_of_one_process_give_the_weights_and_metrics_of_one(
     processes, words, alone, tmp_path
 ):

@@ -13,7 +13,7 @@ from gemrl.learn.spec import unpack
 from gemrl.methods import method_of
 
 OBS, ACTION, BATCH, STEPS = 3, 2, 4, 40
-CONFIG = gemrl.IqlConfig(hidden=(8,), batch_size=BATCH, critics=2)
+CONFIG = gemrl.BcConfig(hidden=(8,), batch_size=BATCH)
 WIDTH = 2 * OBS + ACTION + 2
 
 
@@ -60,8 +60,8 @@ def minibatches():
 
 
 @pytest.fixture(scope="module")
-def iql(minibatches):
-    """IQL's update, a function that gives its fresh state, and what forty updates in one go make
+def bc_updates(minibatches):
+    """An update, a function that gives its fresh state, and what forty updates in one go make
     of it.
     """
     method = method_of(CONFIG)
@@ -83,16 +83,16 @@ def assert_same(one, other):
 @settings(max_examples=25, deadline=None)
 @given(pieces=cuts(STEPS))
 def test_updates_in_pieces_are_those_in_one_go_bit_for_bit_with_their_totals(
-    pieces, iql, minibatches
+    pieces, bc_updates, minibatches
 ):
-    update, fresh, whole = iql
+    update, fresh, whole = bc_updates
     assert_same(run(update, fresh(), minibatches, pieces), whole)
 
 
 @settings(max_examples=10, deadline=None)
 @given(edge=st.integers(1, STEPS - 1))
-def test_updates_in_two_windows_are_those_in_one_bit_for_bit(edge, iql, minibatches):
-    update, fresh, whole = iql
+def test_updates_in_two_windows_are_those_in_one_bit_for_bit(edge, bc_updates, minibatches):
+    update, fresh, whole = bc_updates
     # Windows are of one shape; what lies past the updates asked for is not looked at.
     padding = np.full((STEPS, BATCH, WIDTH), np.nan, np.float32)
     first = np.concatenate([minibatches[:edge], padding])[:STEPS]

@@ -42,21 +42,12 @@ def children(process):
     return found
 
 
-class Story:
-    """Three seeds whose parent is killed; then a child of the next; then its parent gets SIGTERM;
-    and the fourth comes to the end.
-    """
+class Runs:
+    """Three seeds, some of which are held when they are about to train."""
 
     def __init__(self, processes, data, words, out):
         self.processes, self.out = processes, out
         self.words = ["train", data, *words, "--seeds", "3", "--seed", "4", "--out", out]
-        self.orphans = self.kill_the_parent()
-        self.after_the_parents_death = self.saved()
-        self.kill_a_child()
-        self.after_a_childs_death = self.saved()
-        self.stop_the_parent()
-        self.after_sigterm = self.saved()
-        self.end = processes.run(*self.words, "--resume")
 
     def saved(self):
         return {seed: saved(self.folder(seed)) for seed in FIRST}
@@ -81,6 +72,18 @@ class Story:
         self.processes.wait_for(hold, parent)
         return parent, held
 
+
+class Story(Runs):
+    """A parent that is killed; then one that gets SIGTERM; and one that comes to the end."""
+
+    def __init__(self, *about):
+        super().__init__(*about)
+        self.orphans = self.kill_the_parent()
+        self.after_the_parents_death = self.saved()
+        self.stop_the_parent()
+        self.after_sigterm = self.saved()
+        self.end = self.processes.run(*self.words, "--resume")
+
     def kill_the_parent(self):
         parent, held = self.begin()
         parent.kill()
@@ -88,12 +91,6 @@ class Story:
         release(held)
         self.processes.wait_for(lambda: not any(map(is_alive, held.values())))
         return held
-
-    def kill_a_child(self):
-        parent, held = self.begin("--resume")
-        os.kill(held[FIRST[0]], signal.SIGKILL)
-        release(held)
-        self.child_killed = self.processes.end(parent)
 
     def stop_the_parent(self):
         parent, held = self.begin("--resume")
@@ -116,7 +113,22 @@ def is_alive(number):
 
 
 @pytest.fixture(scope="module")
-def story(all_processes, small_file, bc_words, tmp_path_factory):
+def one_core(all_processes, small_file, bc_words, tmp_path_factory):
+    """The first seed alone on one core."""
+    out = tmp_path_factory.mktemp("one-core") / "run"
+    program = (
+        f"import os, sys; os.sched_setaffinity(0, [{CORES[0]}])\n"
+        "from gemrl.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = ("train", small_file, *bc_words, "--seed", "4", "--out", out)
+    code, _, said = all_processes.end(all_processes.python("-c", program, *words))
+    assert code == 0, said
+    return out
+
+
+@pytest.fixture(scope="module")
+def story(all_processes, small_file, bc_words, one_core, tmp_path_factory):
+    # After the run on one core, which has compiled what each of these needs.
     return Story(all_processes, small_file, bc_words, tmp_path_factory.mktemp("seeds") / "run")
 
 
@@ -148,18 +160,6 @@ def test_when_the_parent_is_killed_the_children_save_and_stop(story):
         ) in said.splitlines()
 
 
-def test_a_child_that_is_killed_ends_all_with_one_line_and_the_others_save(story):
-    code, printed, said = story.child_killed
-    assert (code, printed) == (2, "")
-    folder = story.folder(FIRST[0])
-    assert only_error(said) == (
-        f"gemrl: seed {FIRST[0]} failed: ended by SIGKILL ({folder / 'train.log'})"
-    )
-    assert story.after_a_childs_death[FIRST[0]] == story.after_the_parents_death[FIRST[0]]
-    for seed in FIRST[1:]:
-        assert story.after_a_childs_death[seed] > story.after_the_parents_death[seed]
-
-
 def test_sigterm_to_the_parent_stops_the_children_which_save_and_exits_with_1(story):
     code, printed, said = story.stopped
     assert (code, printed) == (1, "")
@@ -170,7 +170,7 @@ def test_sigterm_to_the_parent_stops_the_children_which_save_and_exits_with_1(st
     )
     assert story.left == []
     for seed in FIRST:
-        assert story.after_sigterm[seed] > story.after_a_childs_death[seed]
+        assert story.after_sigterm[seed] > story.after_the_parents_death[seed]
 
 
 def test_resumed_to_the_end_it_prints_the_folders_of_all_seeds(story):
@@ -187,17 +187,8 @@ def test_each_seed_is_bit_for_bit_the_run_that_it_is_alone_on_all_cores(
     assert gemrl.load(story.folder(seed)).bundle.manifest["config"]["seed"] == seed
 
 
-def test_a_seed_alone_on_one_core_is_bit_for_bit_that_on_all_cores(
-    processes, small_file, bc_words, alone, contents, tmp_path
-):
-    program = (
-        f"import os, sys; os.sched_setaffinity(0, [{CORES[0]}])\n"
-        "from gemrl.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    words = ("train", small_file, *bc_words, "--seed", "4", "--out", tmp_path / "one")
-    code, _, said = processes.end(processes.python("-c", program, *words))
-    assert code == 0, said
-    assert contents(tmp_path / "one") == contents(alone / "seed-4")
+def test_a_seed_alone_on_one_core_is_bit_for_bit_that_on_all_cores(one_core, alone, contents):
+    assert contents(one_core) == contents(alone / "seed-4")
 
 
 def refusal(capfd, *words):
@@ -228,6 +219,22 @@ def test_no_seeds_at_all_are_refused(seeds, small_file, tmp_path, capfd):
 def test_seeds_and_several_devices_are_refused(small_file, tmp_path, capfd):
     words = ("train", small_file, "--seeds", "2", "--data-parallel", "--out", tmp_path / "run")
     assert "--seeds goes with one machine" in refusal(capfd, *words)
+
+
+@pytest.mark.long
+def test_a_child_that_is_killed_ends_all_with_one_line_and_the_others_save(
+    processes, small_file, bc_words, tmp_path
+):
+    runs = Runs(processes, small_file, bc_words, tmp_path / "run")
+    parent, held = runs.begin()
+    os.kill(held[4], signal.SIGKILL)
+    release(held)
+    code, printed, said = processes.end(parent)
+    assert (code, printed) == (2, "")
+    log = runs.folder(4) / "train.log"
+    assert only_error(said) == f"gemrl: seed 4 failed: ended by SIGKILL ({log})"
+    assert runs.saved()[4] == 0
+    assert all(runs.saved()[seed] > 0 for seed in FIRST[1:])
 
 
 @pytest.mark.long
