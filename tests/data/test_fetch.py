@@ -245,7 +245,7 @@ def test_file_that_no_longer_matches_its_record_is_moved_aside(server, out, said
     assert out.with_name("file.hdf5.differs").read_bytes() == WHOLE[:HALF]
 
 
-@pytest.mark.parametrize("given", [None, sha(WHOLE)])
+@pytest.mark.parametrize("given", [None, sha(WHOLE)], ids=["unsaid", "said"])
 def test_file_that_no_longer_matches_its_record_stays_until_another_is_there(server, out, given):
     get(out, server)
     out.write_bytes(WHOLE[:HALF])
