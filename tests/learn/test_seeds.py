@@ -74,30 +74,17 @@ class Runs:
 
 
 class Story(Runs):
-    """A parent that is killed; then one that gets SIGTERM; and one that comes to the end."""
+    """A parent that gets SIGTERM, and one that goes on to the end."""
 
     def __init__(self, *about):
         super().__init__(*about)
-        self.orphans = self.kill_the_parent()
-        self.after_the_parents_death = self.saved()
-        self.stop_the_parent()
-        self.after_sigterm = self.saved()
-        self.end = self.processes.run(*self.words, "--resume")
-
-    def kill_the_parent(self):
         parent, held = self.begin()
-        parent.kill()
-        parent.wait()
-        release(held)
-        self.processes.wait_for(lambda: not any(map(is_alive, held.values())))
-        return held
-
-    def stop_the_parent(self):
-        parent, held = self.begin("--resume")
         parent.terminate()
         release(held)
         self.stopped = self.processes.end(parent)
         self.left = [number for number in held.values() if is_alive(number)]
+        self.after_sigterm = self.saved()
+        self.end = self.processes.run(*self.words, "--resume")
 
 
 def release(held):
@@ -148,18 +135,6 @@ def only_error(said):
     return said.splitlines()[-1]
 
 
-def test_when_the_parent_is_killed_the_children_save_and_stop(story):
-    assert sorted(story.orphans) == sorted(FIRST)
-    for seed in FIRST:
-        done = story.after_the_parents_death[seed]
-        assert 0 < done < 4000
-        said = (story.folder(seed) / "train.log").read_text()
-        assert (
-            f"gemrl: stopped by the end of the process that started it after {done:,} updates, "
-            f"which are saved in {story.folder(seed)}; go on with --resume"
-        ) in said.splitlines()
-
-
 def test_sigterm_to_the_parent_stops_the_children_which_save_and_exits_with_1(story):
     code, printed, said = story.stopped
     assert (code, printed) == (1, "")
@@ -169,8 +144,7 @@ def test_sigterm_to_the_parent_stops_the_children_which_save_and_exits_with_1(st
         f"gemrl: stopped by SIGTERM; saved in {folders}; go on with --resume"
     )
     assert story.left == []
-    for seed in FIRST:
-        assert story.after_sigterm[seed] > story.after_the_parents_death[seed]
+    assert all(0 < story.after_sigterm[seed] < 4000 for seed in FIRST)
 
 
 def test_resumed_to_the_end_it_prints_the_folders_of_all_seeds(story):
@@ -219,6 +193,34 @@ def test_no_seeds_at_all_are_refused(seeds, small_file, tmp_path, capfd):
 def test_seeds_and_several_devices_are_refused(small_file, tmp_path, capfd):
     words = ("train", small_file, "--seeds", "2", "--data-parallel", "--out", tmp_path / "run")
     assert "--seeds goes with one machine" in refusal(capfd, *words)
+
+
+@pytest.mark.long
+def test_when_the_parent_is_killed_the_children_save_and_stop_and_can_go_on(
+    processes, small_file, bc_words, alone, contents, tmp_path
+):
+    runs = Runs(processes, small_file, bc_words, tmp_path / "run")
+    parent, held = runs.begin()
+    parent.kill()
+    parent.wait()
+    release(held)
+    processes.wait_for(lambda: not any(map(is_alive, held.values())))
+    for seed, done in runs.saved().items():
+        assert 0 < done < 4000
+        said = (runs.folder(seed) / "train.log").read_text().splitlines()[-1]
+        assert said == (
+            f"gemrl: stopped by the end of the process that started it after {done:,} updates, "
+            f"which are saved in {runs.folder(seed)}; go on with --resume"
+        )
+    # All of them at once.
+    parent, held = runs.begin("--resume")
+    for process in (parent.pid, *held.values()):
+        os.kill(process, signal.SIGKILL)
+    parent.wait()
+    code, _, said = processes.run(*runs.words, "--resume")
+    assert code == 0, said
+    for seed in SEEDS:
+        assert contents(runs.folder(seed)) == contents(alone / f"seed-{seed}")
 
 
 @pytest.mark.long
