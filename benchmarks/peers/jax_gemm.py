@@ -1,16 +1,13 @@
 """The products of an update and nothing else, in JAX."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from gemrl.learn.loop import compiler_options
 from peers.products import operands
 
-TRIAL = 50
 Matrices = list[jax.Array]
 
 
@@ -26,21 +23,16 @@ def _passes(count: int, lefts: Matrices, rights: Matrices, results: Matrices) ->
     return jax.lax.fori_loop(0, count, one, (lefts, results))[1]
 
 
-def make(critics: int) -> Callable[[int], None]:
-    """`run(n)` makes all products of an update n times, as fast as JAX can be told to."""
+def passes_of(critics: int, options: dict[str, Any]) -> Callable[[int], None]:
+    """`run(n)` makes all products of an update n times, compiled with these options."""
     lefts, rights, results = (
         [jnp.asarray(matrix) for matrix in column]
         for column in zip(*operands(critics), strict=True)
     )
+    passes = jax.jit(_passes, compiler_options=options)
+    return lambda count: jax.block_until_ready(passes(count, lefts, rights, results))
 
-    def compiled(options: dict[str, Any]) -> Callable[[int], None]:
-        passes = jax.jit(_passes, compiler_options=options)
-        return lambda count: jax.block_until_ready(passes(count, lefts, rights, results))
 
-    def seconds(run: Callable[[int], None]) -> float:
-        run(1)  # compiles
-        start = time.perf_counter()
-        run(TRIAL)
-        return time.perf_counter() - start
-
-    return min((compiled(options) for options in ({}, compiler_options())), key=seconds)
+def make(critics: int) -> Callable[[int], None]:
+    """The products as JAX makes them unless it is told otherwise."""
+    return passes_of(critics, {})
