@@ -10,6 +10,9 @@ import gemrl
 from gemrl.data.recipes.maze2d import make_maze2d
 from gemrl.data.tasks import task_named
 
+# Numba takes a minute to compile in every fresh cache folder. Tests of its backend ask for it.
+os.environ.setdefault("GEMRL_BACKEND", "jax")
+
 UMAZE = "maze2d-umaze-v1"
 SMALL = {"hidden": (32, 32), "batch_size": 64, "critics": 3}
 

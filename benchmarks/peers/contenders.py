@@ -35,11 +35,12 @@ def busy_seconds() -> float:
 class Worker:
     """A contender's process on some cores."""
 
-    def __init__(self, name: str, critics: int, cores: int) -> None:
-        python = sys.executable if name in HERE else str(peers_python())
+    def __init__(self, module: str, *words: str, here: bool, cores: int) -> None:
+        """`python -m MODULE CORES WORDS`, in gemrl's own interpreter (`here`) or the peers'."""
+        python = sys.executable if here else str(peers_python())
         paths = [str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
-            [python, "-m", "peers.worker", name, str(critics), str(cores)],
+            [python, "-m", module, str(cores), *words],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -99,7 +100,9 @@ class Contender:
         workers: list[Worker] = []
         try:
             for cores in sorted({1, len(os.sched_getaffinity(0))}):
-                workers.append(Worker(self.name, self.critics, cores))
+                words = (self.name, str(self.critics))
+                here = self.name in HERE
+                workers.append(Worker("peers.worker", *words, here=here, cores=cores))
         except Missing as reason:
             self.missing = str(reason)
         else:

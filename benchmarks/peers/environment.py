@@ -7,7 +7,7 @@ import sys
 import venv
 from pathlib import Path
 
-PINS = {"torch": "2.13.0", "d3rlpy": "2.8.1"}
+PINS = {"torch": "2.13.0", "d3rlpy": "2.8.1", "onnx": "1.23.2", "onnxruntime": "1.31.1"}
 FOLDER = Path(__file__).resolve().parents[2] / ".venv-peers"
 
 
@@ -23,13 +23,14 @@ def _has_pins(python: Path) -> bool:
 
 @functools.cache
 def peers_python() -> Path:
-    """The interpreter with PyTorch and d3rlpy, made where it is missing."""
+    """The interpreter with the peers, made where it is missing."""
     folder = Path(os.environ.get("GEMRL_PEERS_VENV") or FOLDER)
     python = folder / "bin" / "python"
     if not _has_pins(python):
         pins = [f"{name}=={version}" for name, version in PINS.items()]
-        print(f"installing {' and '.join(pins)} into {folder}", file=sys.stderr)
-        venv.create(folder, with_pip=True, symlinks=True)
+        print(f"installing {', '.join(pins)} into {folder}", file=sys.stderr)
+        if not python.exists():
+            venv.create(folder, with_pip=True, symlinks=True)
         done = subprocess.run([python, "-m", "pip", "install", "--quiet", *pins])
         if done.returncode:
             sys.exit(f"the peers could not be installed into {folder}")

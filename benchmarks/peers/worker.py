@@ -1,4 +1,4 @@
-"""The process of one contender: `python -m peers.worker NAME CRITICS CORES`.
+"""The process of one contender: `python -m peers.worker CORES NAME CRITICS`.
 
 It warms up, says so, and then answers lines: "go N" makes N updates and gives their seconds,
 by the clock and of all cores; "memory" gives the peak of resident memory. Between lines it sleeps.
@@ -10,19 +10,27 @@ import os
 import resource
 import sys
 import time
+from typing import TextIO
 
 WARM_UP = 10
 
 
-def main() -> None:
-    """Answer until the lines end. Every answer is one line of JSON."""
-    name, critics, cores = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    # Before anything is imported: JAX, OpenMP and OpenBLAS start as many threads as there are
-    # cores to run on.
+def alone_on(cores: int) -> TextIO:
+    """Keep to so many cores, and print to standard output nothing but what goes to the result.
+
+    Before anything is imported: JAX, OpenMP and OpenBLAS start as many threads as there are cores
+    to run on.
+    """
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
-    # What libraries print must not stand among the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    return answers
+
+
+def main() -> None:
+    """Answer until the lines end. Every answer is one line of JSON."""
+    cores, name, critics = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    answers = alone_on(cores)
     try:
         run = importlib.import_module(f"peers.{name}").make(critics)
         run(WARM_UP)

@@ -1,8 +1,20 @@
 """The record of a decision: what was proposed, how it was scored, and what was executed."""
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from gemrl.errors import DataError
+
+if TYPE_CHECKING:
+    from gemrl.decide.verdict import Verdict
+
+PER_CANDIDATE = ("candidates", "q", "lcb", "log_support", "support_z", "score")
+WHOLE = ("chosen", "n_scored", "block")
+TRUTH = ("violation", "executed_violation")
+# What belongs to the record as a whole, not to a row of it.
+OF_ALL_ROWS = ("backend", "digest")
 
 
 @dataclass(frozen=True, eq=False)
@@ -10,7 +22,8 @@ class Decision:
     """One decision, or a batch with a leading axis B. C candidates, anchor first; M critics.
 
     A policy without critics has no values and one without a behaviour density no support: those
-    fields hold NaN.
+    fields hold NaN. Where the rows of a batch have different numbers of candidates, C is the
+    largest, and the fields of the others hold NaN from `n_scored` on.
     """
 
     action: np.ndarray
@@ -42,13 +55,74 @@ class Decision:
     executed_support_z: np.ndarray
     executed_violation: np.ndarray
     executed_collapse_dist: np.ndarray
+    block: np.ndarray
+    """[] How many candidates were scored together: a chunk's size, else all of them."""
+    backend: str
+    """Which backend evaluated the networks: jax or fast."""
+    digest: str
+    """SHA-256 that names the policy."""
+    verdict: "Verdict | dict[str, Any] | None" = None
+    """What gates said of it, where there were any; as plain values in a record read from JSON."""
 
     def row(self, index: int) -> "Decision":
-        """One decision of a batch."""
-        return Decision(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        """One decision of a batch, without the places that other rows' candidates needed."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, value in values.items():
+            if name not in OF_ALL_ROWS and value is not None:
+                values[name] = value[index]
+        count = int(values["n_scored"])
+        if count < len(values["score"]):
+            values["candidates"] = values["candidates"][:count]
+            for name in PER_CANDIDATE[1:]:
+                values[name] = values[name][..., :count]
+        return Decision(**values)
 
     @property
     def chosen_support_z(self) -> np.ndarray:
         """support_z of the chosen candidate."""
         index = np.asarray(self.chosen)[..., None]
         return np.take_along_axis(self.support_z, index, axis=-1)[..., 0]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; float32 survives exactly, and what is not finite becomes null."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, value in values.items():
+            if name == "verdict":
+                values[name] = (
+                    value if value is None or isinstance(value, dict) else value.to_json()
+                )
+            elif name not in OF_ALL_ROWS:
+                values[name] = _plain(np.asarray(value))
+        return values
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "Decision":
+        """The reverse of `to_json`; a verdict stays as plain values."""
+        wanted = {f.name for f in fields(Decision)}
+        if not isinstance(values, dict) or set(values) != wanted:
+            odd = sorted(wanted ^ set(values)) if isinstance(values, dict) else type(values)
+            raise DataError(f"not the record of a decision: missing or unknown fields {odd}")
+        read: dict[str, Any] = {name: values[name] for name in (*OF_ALL_ROWS, "verdict")}
+        try:
+            for name in wanted - set(read):
+                kind = np.int32 if name in WHOLE else bool if name in TRUTH else np.float32
+                read[name] = np.array(values[name], dtype=kind)
+            # A policy without critics has an empty list for q, which has lost its shape.
+            *rows, count = read["lcb"].shape
+            read["q"] = (
+                read["q"].reshape(*rows, -1, count)
+                if read["q"].size
+                else np.empty((*rows, 0, count), np.float32)
+            )
+        except (TypeError, ValueError) as error:
+            raise DataError(f"the record of a decision cannot be read: {error}") from error
+        return Decision(**read)
+
+
+def _plain(array: np.ndarray) -> Any:
+    """Lists and numbers, with null for what JSON has no number for."""
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        plain = array.astype(object)
+        plain[~np.isfinite(array)] = None
+        return plain.tolist()
+    return array.tolist()

@@ -32,7 +32,7 @@ class Cosine:
     def __post_init__(self) -> None:
         for name in ("end", "start"):
             object.__setattr__(self, name, _weight(f"wp.{name}", getattr(self, name)))
-        object.__setattr__(self, "horizon", _whole("wp.horizon", self.horizon, 1, 2**31 - 1))
+        object.__setattr__(self, "horizon", whole_number("wp.horizon", self.horizon, 1, 2**31 - 1))
 
     def at(self, t: np.ndarray) -> np.ndarray:
         """The weight at step(s) `t` of an episode."""
@@ -62,8 +62,9 @@ class Knobs:
     """The lower confidence bound as it is (raw) or standardized as support is (zscore)."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", _whole("n", self.n, 0, MAX_CANDIDATES))
-        object.__setattr__(self, "k_smooth", _whole("k_smooth", self.k_smooth, 1, MAX_CANDIDATES))
+        for name, least in (("n", 0), ("k_smooth", 1)):
+            count = whole_number(name, getattr(self, name), least, MAX_CANDIDATES)
+            object.__setattr__(self, name, count)
         object.__setattr__(self, "lam", _weight("lam", self.lam))
         if not isinstance(self.wp, Cosine):
             object.__setattr__(self, "wp", _weight("wp", self.wp))
@@ -108,7 +109,8 @@ class Knobs:
         return ", ".join(words)
 
 
-def _whole(name: str, value: Any, low: int, high: int) -> int:
+def whole_number(name: str, value: Any, low: int, high: int) -> int:
+    """`value`, checked to be a whole number in its range."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or not low <= int(value) <= high:
         raise KnobError(f"{name} = {value!r}: must be a whole number from {low} to {high:,}")

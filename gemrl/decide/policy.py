@@ -1,39 +1,55 @@
 """A trained policy as a person uses it: observations in, decisions out, in environment units."""
 
 import dataclasses
-from functools import partial
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array
 
 from gemrl.data.tasks import TASKS
+from gemrl.decide.backend import Backend, Shape, backend_for, wanted_backend
+from gemrl.decide.checks import deadline_after, finite_float32, observations, whole_numbers
 from gemrl.decide.decision import Decision
-from gemrl.decide.knobs import Knobs
-from gemrl.decide.select import Scales, Shape, critic_values, decide_batch
+from gemrl.decide.dense import scales_of
+from gemrl.decide.knobs import MAX_CANDIDATES, Knobs, whole_number
+from gemrl.decide.search import CHUNK, Asked, block_of, joined, search, split
+from gemrl.decide.select import Scales, critic_values
 from gemrl.errors import KnobError, ObservationError
 from gemrl.learn.bundle import Bundle, load_bundle
-from gemrl.maths.mixture import Mixture, row_keys
+from gemrl.maths.mixture import Mixture
 from gemrl.methods.networks import MixtureNet
 from gemrl.methods.protocol import Models
 
 
 class Policy:
-    """A proposal, and where the method has them critics and a behaviour density."""
+    """A proposal, and where the method has them critics and a behaviour density.
 
-    def __init__(self, bundle: Bundle) -> None:
+    `backend` says who evaluates the networks: "jax", "fast" (numba, the extra `gemrl[fast]`), or
+    "auto", which takes fast where it is installed and knows the networks. The environment variable
+    GEMRL_BACKEND (auto, jax or fast) speaks for "auto".
+    """
+
+    def __init__(self, bundle: Bundle, backend: str = "auto") -> None:
         self.bundle = bundle
         self.models: Models = bundle.models
         self.spec = bundle.spec
-        self._scales = Scales(
-            *(
-                jnp.asarray(getattr(self.spec, name))
-                for name in ("obs_mean", "obs_std", "action_low", "action_high")
-            )
-        )
+        self._scales = scales_of(self.spec)
+        self._wanted = backend
+        # Asked at every decision, and slow to ask of the models.
+        self._has_critics = bool(self.models.critics)
+        self._has_density = self.models.behavior is not None
+        if wanted_backend(backend) != "auto":
+            # One that was asked for by name fails now, not at the first decision.
+            _ = self.backend
+
+    @cached_property
+    def backend(self) -> Backend:
+        """Who evaluates the networks of a decision."""
+        return backend_for(self.models, self.spec, self._wanted)
 
     @property
     def method(self) -> str:
@@ -45,7 +61,7 @@ class Policy:
         """SHA-256 that names this policy."""
         return self.bundle.digest
 
-    @property
+    @cached_property
     def default_knobs(self) -> Knobs:
         """What `decide` uses where no knobs are given."""
         return self.knobs_for(self.bundle.manifest["task"])
@@ -60,36 +76,88 @@ class Policy:
     def decide(
         self,
         obs: Any,
-        knobs: Knobs | None = None,
+        knobs: Knobs | Sequence[Knobs] | None = None,
+        *,
+        seed: int | np.ndarray = 0,
+        t: int | np.ndarray | None = None,
+        deadline_ms: float | None = None,
+        chunk: int | None = None,
+    ) -> Decision:
+        """Choose an action for an observation [S], or one each for a batch [B, S].
+
+        `knobs` may be a list with those of each row. `seed` decides the candidates: row i of a
+        batch draws with `fold_in(key(seed), i)`, and an array of seeds gives each row what it would
+        get alone. With one backend candidates are the same bit for bit whatever the batch, n and
+        chunk; values computed from them agree up to rounding. `t` is the episode's step, for a
+        schedule of the support weight.
+
+        With `chunk` the candidates are scored so many at a time. With `deadline_ms` no chunk (of
+        128, where `chunk` does not say) begins later than so many milliseconds after the call.
+        The first chunk, which has the anchor, is always scored; the record holds what was scored.
+        The first call of its kind compiles, and can be late for that: see `warm_up`.
+        """
+        deadline = deadline_after(deadline_ms)
+        if chunk is not None:
+            chunk = whole_number("chunk", chunk, 1, MAX_CANDIDATES)
+        elif deadline is not None:
+            chunk = CHUNK
+        rows, single = self._rows(obs)
+        each = self._checked_knobs(knobs, len(rows), single)
+        shapes = [Shape.of(knobs) for knobs in each]
+        ways = [(shape, block_of(shape, chunk), shape.candidates) for shape in shapes]
+        return self._decide(rows, single, each, ways, seed, t, deadline)
+
+    def warm_up(self, knobs: Knobs | None = None, batch: int = 1, chunk: int | None = None) -> None:
+        """Compile what decisions with these knobs need, so that the first is as fast as the rest.
+
+        `batch` is the number of observations in a call. For decisions with a deadline give their
+        chunk: 128, where they name none.
+        """
+        batch = whole_number("batch", batch, 1, 2**31 - 1)
+        self.decide(np.tile(self.spec.obs_mean, (batch, 1)), knobs, t=0, chunk=chunk)
+
+    def replay(
+        self,
+        obs: Any,
+        record: Decision | dict[str, Any],
+        knobs: Knobs | Sequence[Knobs] | None = None,
         *,
         seed: int | np.ndarray = 0,
         t: int | np.ndarray | None = None,
     ) -> Decision:
-        """Choose an action for an observation [S], or one each for a batch [B, S].
+        """Decide again as a record says it was done: bit for bit the same, given the same call.
 
-        `seed` decides the candidates: row i of a batch draws with `fold_in(key(seed), i)`, and an
-        array of seeds gives each row what it would get alone. Noise is the same bit for bit
-        whatever the batch and n; values computed from it agree up to rounding. `t` is the episode's
-        step, for a schedule of the support weight.
+        `record` is a `Decision` or its `to_json`. The chunks that were scored before a deadline are
+        scored again, whatever the clock says.
         """
-        knobs = self.default_knobs if knobs is None else knobs
-        if not isinstance(knobs, Knobs):
-            raise KnobError(f"knobs = {knobs!r}: must be gemrl.Knobs")
-        self._require_models(knobs)
+        record = record if isinstance(record, Decision) else Decision.from_json(record)
+        if record.digest != self.digest:
+            raise KnobError(
+                f"the record is of policy {record.digest[:16]}, and this is {self.digest[:16]}: "
+                "load the policy that made it"
+            )
+        if record.backend != self.backend.name:
+            raise KnobError(
+                f"the record was made with backend {record.backend!r}, and this policy decides "
+                f"with {self.backend.name!r}: load it with backend={record.backend!r}"
+            )
         rows, single = self._rows(obs)
-        steps = None if t is None else _whole_numbers("t", t, len(rows), 2**31)
-        result = _decide(
-            self.models,
-            self._scales,
-            rows,
-            _keys(seed, len(rows)),
-            np.float32(knobs.lam),
-            knobs.weight_at(steps, len(rows)),
-            shape=Shape(*(getattr(knobs, name) for name in Shape._fields)),
-        )
-        decision = Decision(**{name: np.asarray(value) for name, value in result.items()})
-        self._require_finite(decision)
-        return decision.row(0) if single else decision
+        blocks, limits = np.atleast_1d(record.block, record.n_scored)
+        if (record.action.ndim == 1) != single or len(blocks) != len(rows):
+            raise KnobError(
+                f"the record has {len(blocks)} decisions, and there are {len(rows)} observations"
+            )
+        each = self._checked_knobs(knobs, len(rows), single)
+        if len(each) == 1:
+            each = each * len(rows)
+        ways = [(Shape.of(k), int(b), int(n)) for k, b, n in zip(each, blocks, limits, strict=True)]
+        for shape, block, limit in ways:
+            if not (1 <= block <= shape.candidates and block <= limit <= shape.candidates):
+                raise KnobError(
+                    f"the record has {limit} candidates, scored {block} at a time, and these knobs "
+                    f"ask for {shape.candidates}: give the knobs that it was made with"
+                )
+        return self._decide(rows, single, each, ways, seed, t, None)
 
     def actor(self, obs: Any) -> Mixture:
         """The proposal at an observation, in environment units."""
@@ -112,7 +180,7 @@ class Policy:
             raise ObservationError(
                 f"actions have shape {given.shape}: must be [{batch}C, {self.spec.action_dim}]"
             )
-        values = _finite_float32("actions", candidates)
+        values = finite_float32("actions", candidates)
         return np.asarray(_values(self.models, self._scales, rows, values))[0 if single else ...]
 
     def audited_by(self, other: "Policy") -> "Policy":
@@ -122,7 +190,61 @@ class Policy:
         models = dataclasses.replace(other.models, actor=self.models.actor)
         if self.spec.to_json() != other.spec.to_json():
             raise KnobError("the two policies scale their inputs differently: train on one dataset")
-        return Policy(dataclasses.replace(self.bundle, models=models))
+        return Policy(dataclasses.replace(self.bundle, models=models), self._wanted)
+
+    def _decide(
+        self,
+        rows: np.ndarray,
+        single: bool,
+        each: Sequence[Knobs],
+        ways: Sequence[tuple[Shape, int, int]],
+        seed: int | np.ndarray,
+        t: int | np.ndarray | None,
+        deadline: float | None,
+    ) -> Decision:
+        """Decide with the knobs and the shape, block and limit of each row, or those of all."""
+        batch = len(rows)
+        seeds = whole_numbers("seed", seed, batch, 2**32).astype(np.uint32)
+        steps = None if t is None else whole_numbers("t", t, batch, 2**31)
+        if len(each) == 1:
+            lam = np.full(batch, each[0].lam, np.float32)
+            asked = [Asked(None, rows, seeds, lam, each[0].weight_at(steps, batch), *ways[0])]
+        else:
+            lam = np.array([knobs.lam for knobs in each], np.float32)
+            at = np.broadcast_to(0 if steps is None else steps, (batch,))
+            wp = [
+                knobs.weight_at(None if steps is None else step, 1)[0]
+                for knobs, step in zip(each, at, strict=True)
+            ]
+            asked = split(rows, seeds, lam, np.array(wp, np.float32), ways)
+        results = search(self.backend, asked, deadline)
+        for group, result in zip(asked, results, strict=True):
+            self._require_finite(group.rows, result)
+            result["block"] = np.full(len(group.obs), group.block, np.int32)
+        fields = joined(asked, results)
+        if single:
+            fields = {name: values[0] for name, values in fields.items()}
+        return Decision(**fields, backend=self.backend.name, digest=self.digest)
+
+    def _checked_knobs(
+        self, knobs: Knobs | Sequence[Knobs] | None, rows: int, single: bool
+    ) -> list[Knobs]:
+        """The knobs of each row, or those of all as the only ones."""
+        knobs = self.default_knobs if knobs is None else knobs
+        if isinstance(knobs, Knobs):
+            self._require_models(knobs)
+            return [knobs]
+        if not isinstance(knobs, list | tuple) or not all(isinstance(k, Knobs) for k in knobs):
+            raise KnobError(f"knobs = {knobs!r}: must be gemrl.Knobs, or a list of them")
+        if single:
+            raise KnobError("knobs is a list: a single observation takes one gemrl.Knobs")
+        if len(knobs) != rows:
+            raise KnobError(
+                f"knobs has {len(knobs)} entries: must be {rows}, one for each observation"
+            )
+        for one in set(knobs):
+            self._require_models(one)
+        return list(knobs)
 
     def _mixture(self, net: MixtureNet, obs: Any) -> Mixture:
         rows, single = self._rows(obs)
@@ -131,35 +253,26 @@ class Policy:
 
     def _rows(self, obs: Any) -> tuple[np.ndarray, bool]:
         """The observation as rows of float32, and whether it was a single one."""
-        try:
-            given = np.asarray(obs)
-        except ValueError as error:
-            raise ObservationError(
-                f"the observation is not an array of numbers: {error}"
-            ) from error
-        size = self.spec.obs_dim
-        if given.ndim not in (1, 2) or given.shape[-1] != size or given.shape[0] == 0:
-            raise ObservationError(
-                f"the observation has shape {given.shape}: must be [{size}], or [B, {size}] with "
-                "at least one row"
-            )
-        rows = _finite_float32("the observation", given)
-        return (rows[None], True) if given.ndim == 1 else (rows, False)
+        rows = observations(obs, self.spec.obs_dim)
+        return (rows[None], True) if rows.ndim == 1 else (rows, False)
 
-    def _require_finite(self, decision: Decision) -> None:
+    def _require_finite(self, rows: np.ndarray | None, result: dict[str, np.ndarray]) -> None:
         """Refuse a state so far from the data that the networks overflow."""
-        scores = decision.score if self.models.critics else decision.action
-        overflown = ~(np.isfinite(scores).all(axis=1) & np.isfinite(decision.action).all(axis=1))
-        if overflown.any():
-            raise ObservationError(
-                f"the observation in row {int(np.argmax(overflown))} is so large that scores are "
-                "not finite any more; it cannot be of the kind that the policy was trained on"
-            )
+        action = result["action"]
+        scores = result["score"] if self._has_critics else action
+        if np.isfinite(action).all() and np.isfinite(scores).all():
+            return
+        overflown = ~(np.isfinite(scores).all(axis=1) & np.isfinite(action).all(axis=1))
+        row = int(np.argmax(overflown))
+        raise ObservationError(
+            f"the observation in row {row if rows is None else rows[row]} is so large that scores "
+            "are not finite any more; it cannot be of the kind that the policy was trained on"
+        )
 
     def _require_models(self, knobs: Knobs) -> None:
-        if not self.models.critics and knobs.n > 0:
+        if not self._has_critics and knobs.n > 0:
             raise KnobError(f"n = {knobs.n}: method {self.method!r} has no critics; n must be 0")
-        if self.models.behavior is None:
+        if not self._has_density:
             if knobs.source == "behavior":
                 raise KnobError(
                     f"source = 'behavior': method {self.method!r} has no behaviour density"
@@ -171,12 +284,9 @@ class Policy:
                 )
 
 
-def load(run: str | Path) -> Policy:
-    """The policy of a run folder."""
-    return Policy(load_bundle(run))
-
-
-_decide = partial(jax.jit, static_argnames="shape")(decide_batch)
+def load(run: str | Path, backend: str = "auto") -> Policy:
+    """The policy of a run folder. For `backend` see `Policy`."""
+    return Policy(load_bundle(run), backend)
 
 
 @jax.jit
@@ -188,41 +298,3 @@ def _values(models: Models, scales: Scales, obs: Array, actions: Array) -> Array
 @jax.jit
 def _mixture(net: MixtureNet, scales: Scales, obs: Array) -> Mixture:
     return net((obs - scales.obs_mean) / scales.obs_std).affine(scales.half, scales.middle)
-
-
-def _keys(seed: int | np.ndarray, rows: int) -> Key[Array, " b"]:
-    if np.ndim(seed) == 0:
-        return _row_keys(_whole_numbers("seed", seed, 1, 2**32).astype(np.uint32)[0], rows)
-    return _first_row_keys(_whole_numbers("seed", seed, rows, 2**32).astype(np.uint32))
-
-
-_row_keys = partial(jax.jit, static_argnums=1)(row_keys)
-
-
-@jax.jit
-def _first_row_keys(seeds: Array) -> Key[Array, " b"]:
-    """Each row's key as if it were row 0 of a batch of its own."""
-    return jax.vmap(lambda seed: row_keys(seed, 1)[0])(seeds)
-
-
-def _whole_numbers(name: str, value: Any, rows: int, limit: int) -> np.ndarray:
-    """`value` as integers for each row, checked."""
-    given = np.asarray(value)
-    if given.dtype.kind not in "iu" or given.shape not in ((), (rows,)):
-        raise KnobError(
-            f"{name} = {value!r}: must be a whole number, or an array of {rows}, one for each row"
-        )
-    if (given < 0).any() or (given >= limit).any():
-        raise KnobError(f"{name} = {value!r}: must lie from 0 to {limit - 1}")
-    return np.broadcast_to(given, (rows,))
-
-
-def _finite_float32(name: str, given: np.ndarray) -> np.ndarray:
-    if given.dtype.kind not in "fiu":
-        raise ObservationError(f"{name} has type {given.dtype}: must be numbers")
-    with np.errstate(over="ignore"):
-        values = given.astype(np.float32)
-    if not np.isfinite(values).all():
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        raise ObservationError(f"{name} holds {given[place]} at {list(place)}: must be finite")
-    return values

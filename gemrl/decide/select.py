@@ -3,12 +3,13 @@
 Nothing here knows a method: it takes a proposal, a density and critics.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, UInt32
 
+from gemrl.decide.knobs import Knobs
 from gemrl.maths.audits import collapse_distance, violation
 from gemrl.maths.mixture import (
     Mixture,
@@ -51,84 +52,99 @@ class Shape(NamedTuple):
     support: str
     value: str
 
+    @staticmethod
+    def of(knobs: Knobs) -> "Shape":
+        """The part of these knobs that decides what is computed."""
+        return Shape(
+            knobs.n, knobs.k_smooth, knobs.source, knobs.anchor, knobs.support, knobs.value
+        )
 
-def propose(
-    actor: Mixture, behavior: Mixture | None, key: Key[Array, ""], shape: Shape, scales: Scales
-) -> Float[Array, "c a"]:
-    """The candidate set: an anchor and N samples of one source, clipped (Eq. 1, Eq. 7)."""
-    parts = []
-    if shape.anchor != "none":
-        parts.append((mode if shape.anchor == "mode" else barycenter)(actor)[None])
-    if shape.n > 0:
-        source = {"actor": actor, "behavior": behavior, "unimodal": top_component(actor)}
-        chosen = source[shape.source]
-        assert chosen is not None  # The policy refuses this knob where it has no density.
-        noise = sampling_noise(key, shape.n, actor.means.shape[-1])
-        parts.append(sample_from_noise(chosen, *noise))
-    return jnp.clip(jnp.concatenate(parts), scales.action_low, scales.action_high)
+    @property
+    def candidates(self) -> int:
+        """C, the number of candidates, anchor included."""
+        return self.n + (self.anchor != "none")
 
 
-def decide_one(
+class State(NamedTuple):
+    """What does not depend on candidates: a state, its mixtures in environment units, its key."""
+
+    scaled: Float[Array, "*b s"]
+    """The observation as the networks see it."""
+    actor: Mixture
+    behavior: Mixture | None
+    key: UInt32[Array, "*b 2"]
+    """The key's two words, from which the noise of every candidate follows."""
+
+
+class Scored(NamedTuple):
+    """Candidates and what the networks say of them. A batch has a leading axis B."""
+
+    candidates: Any
+    """[c, A] Clipped to the bounds."""
+    q: Any
+    """[M, c] Each critic's value."""
+    log_support: Any
+    """[c] Log density under the behaviour mixture, NaN without one."""
+
+
+def look(
     models: Models,
     scales: Scales,
     obs: Float[Array, " s"],
-    key: Key[Array, ""],
-    lam: Float[Array, ""],
-    wp: Float[Array, ""],
-    shape: Shape,
-) -> dict[str, Array]:
-    """The fields of a `Decision` at one state."""
+    seed: UInt32[Array, ""],
+    row: UInt32[Array, ""],
+) -> State:
+    """Evaluate at one state all that does not depend on candidates."""
     scaled = (obs - scales.obs_mean) / scales.obs_std
-    actor = models.actor(scaled).affine(scales.half, scales.middle)
     density = models.behavior
-    behavior = None if density is None else density(scaled).affine(scales.half, scales.middle)
+    return State(
+        scaled,
+        models.actor(scaled).affine(scales.half, scales.middle),
+        None if density is None else density(scaled).affine(scales.half, scales.middle),
+        jax.random.key_data(jax.random.fold_in(jax.random.key(seed), row)),
+    )
 
-    def support_of(action: Float[Array, "*c a"]) -> Float[Array, "*c"]:
-        missing = jnp.full(action.shape[:-1], jnp.nan)
-        return missing if behavior is None else behavior.log_prob(action)
 
-    def distance_of(action: Float[Array, " a"]) -> Float[Array, ""]:
-        missing = jnp.full((), jnp.nan)
-        return missing if behavior is None else collapse_distance(action, behavior.means)
-
-    candidates = propose(actor, behavior, key, shape, scales)
-    q = critic_values(models, scales, scaled, candidates)
-    value = lcb(q, lam) if models.critics else jnp.full(candidates.shape[:1], jnp.nan)
-    log_support = support_of(candidates)
-    support_z = zscore(log_support)
-
-    ranked_value = zscore(value) if shape.value == "zscore" else value
-    ranked_support = log_support if shape.support == "raw" else support_z
-    # Without a density the weight is zero by rule, and 0 x NaN would hide the value.
-    scores = ranked_value if behavior is None else score(ranked_value, ranked_support, wp)
-    top = top_k(scores, shape.k_smooth)
-    chosen = top[0]
-    if shape.k_smooth == 1:
-        action, executed_log_support = candidates[chosen], log_support[chosen]
-        executed_z = support_z[chosen]
-    else:
-        # A mean of actions at a bound can pass it by rounding.
-        action = jnp.clip(top_k_mean(candidates, top), scales.action_low, scales.action_high)
-        executed_log_support = support_of(action)
-        executed_z = standardize(executed_log_support, *moments(log_support))
-    return {
-        "action": action,
-        "candidates": candidates,
-        "q": q,
-        "lcb": value,
-        "log_support": log_support,
-        "support_z": support_z,
-        "score": scores,
-        "chosen": chosen,
-        "n_scored": jnp.asarray(candidates.shape[0]),
-        "wp": wp,
-        "violation": violation(support_z[chosen]),
-        "collapse_dist": distance_of(candidates[chosen]),
-        "executed_log_support": executed_log_support,
-        "executed_support_z": executed_z,
-        "executed_violation": violation(executed_z),
-        "executed_collapse_dist": distance_of(action),
+def propose(
+    state: State, scales: Scales, source: str, anchor: str, first: Int[Array, ""] | int, count: int
+) -> Float[Array, "c a"]:
+    """Candidates `first` to `first + count - 1`: an anchor, then samples of one source, clipped
+    (Eq. 1, Eq. 7). Where there is an anchor it is candidate 0, and sample j is candidate j + 1.
+    """
+    sources = {
+        "actor": state.actor,
+        "behavior": state.behavior,
+        "unimodal": top_component(state.actor),
     }
+    mixture = sources[source]
+    assert mixture is not None  # The policy refuses this knob where it has no density.
+    sample = first - (anchor != "none")
+    key = jax.random.wrap_key_data(state.key)
+    noise = sampling_noise(key, count, state.actor.means.shape[-1], sample)
+    candidates = sample_from_noise(mixture, *noise)
+    if anchor != "none":
+        fixed = (mode if anchor == "mode" else barycenter)(state.actor)
+        is_anchor = (first + jnp.arange(count) == 0)[:, None]
+        candidates = jnp.where(is_anchor, fixed, candidates)
+    return jnp.clip(candidates, scales.action_low, scales.action_high)
+
+
+def score_candidates(
+    models: Models,
+    scales: Scales,
+    state: State,
+    source: str,
+    anchor: str,
+    first: Int[Array, ""] | int,
+    count: int,
+) -> Scored:
+    """Propose candidates at one state and evaluate critics and density at them."""
+    candidates = propose(state, scales, source, anchor, first, count)
+    return Scored(
+        candidates,
+        critic_values(models, scales, state.scaled, candidates),
+        _support(state, candidates),
+    )
 
 
 def critic_values(
@@ -141,28 +157,63 @@ def critic_values(
     return jnp.stack([critic(scaled, unit) for critic in models.critics])
 
 
-# Rows that are evaluated together: enough to fill a matrix product, few enough to stay in cache.
-ROWS_TOGETHER = 1024
-
-
-def decide_batch(
-    models: Models,
+def rank(
     scales: Scales,
-    obs: Float[Array, "b s"],
-    keys: Key[Array, " b"],
+    state: State,
+    scored: Scored,
+    count: Int[Array, ""] | int,
     lam: Float[Array, ""],
-    wp: Float[Array, " b"],
+    wp: Float[Array, ""],
     shape: Shape,
 ) -> dict[str, Array]:
-    """`decide_one` for each row, in blocks: faster than all at once, and with bounded memory."""
-    if not models.critics:
-        # Nothing heavy to evaluate, and the blocked map cannot carry an empty array of values.
-        return jax.vmap(lambda o, k, w: decide_one(models, scales, o, k, lam, w, shape))(
-            obs, keys, wp
-        )
-    block = max(1, ROWS_TOGETHER // (shape.n + 1))
-    return jax.lax.map(
-        lambda row: decide_one(models, scales, row[0], row[1], lam, row[2], shape),
-        (obs, keys, wp),
-        batch_size=min(block, obs.shape[0]),
-    )
+    """The fields of a `Decision` at one state, from the first `count` of the scored places."""
+    candidates, q, log_support = scored
+    among = jnp.arange(candidates.shape[0]) < count
+    value = lcb(q, lam) if q.shape[0] else jnp.full(log_support.shape, jnp.nan)
+    support_z = zscore(log_support, among)
+
+    ranked_value = zscore(value, among) if shape.value == "zscore" else value
+    ranked_support = log_support if shape.support == "raw" else support_z
+    # Without a density the weight is zero by rule, and 0 x NaN would hide the value.
+    scores = ranked_value if state.behavior is None else score(ranked_value, ranked_support, wp)
+    top = top_k(scores, shape.k_smooth, among)
+    chosen = top[0]
+    if shape.k_smooth == 1:
+        action, executed_log_support = candidates[chosen], log_support[chosen]
+        executed_z = support_z[chosen]
+    else:
+        # A mean of actions at a bound can pass it by rounding.
+        mean = top_k_mean(candidates, top, among)
+        action = jnp.clip(mean, scales.action_low, scales.action_high)
+        executed_log_support = _support(state, action)
+        executed_z = standardize(executed_log_support, *moments(log_support, among))
+    return {
+        "action": action,
+        "candidates": candidates,
+        "q": q,
+        "lcb": value,
+        "log_support": log_support,
+        "support_z": support_z,
+        "score": scores,
+        "chosen": chosen,
+        "n_scored": jnp.asarray(count),
+        "wp": wp,
+        "violation": violation(support_z[chosen]),
+        "collapse_dist": _distance(state, candidates[chosen]),
+        "executed_log_support": executed_log_support,
+        "executed_support_z": executed_z,
+        "executed_violation": violation(executed_z),
+        "executed_collapse_dist": _distance(state, action),
+    }
+
+
+def _support(state: State, action: Float[Array, "*c a"]) -> Float[Array, "*c"]:
+    if state.behavior is None:
+        return jnp.full(action.shape[:-1], jnp.nan)
+    return state.behavior.log_prob(action)
+
+
+def _distance(state: State, action: Float[Array, " a"]) -> Float[Array, ""]:
+    if state.behavior is None:
+        return jnp.full((), jnp.nan)
+    return collapse_distance(action, state.behavior.means)

@@ -126,7 +126,7 @@ def row_keys(seed: int | Int[Array, ""], rows: int) -> Key[Array, " rows"]:
 
 
 def sampling_noise(
-    key: Key[Array, ""], n: int, action_dim: int, first: int = 0
+    key: Key[Array, ""], n: int, action_dim: int, first: int | Int[Array, ""] = 0
 ) -> tuple[Float[Array, " n"], Float[Array, "n a"]]:
     """Gate uniforms and standard normals of samples `first` to `first + n - 1`.
 
@@ -138,7 +138,7 @@ def sampling_noise(
         gate_key, normal_key = jax.random.split(jax.random.fold_in(key, j))
         return jax.random.uniform(gate_key), jax.random.normal(normal_key, (action_dim,))
 
-    return jax.vmap(one)(jnp.arange(first, first + n))
+    return jax.vmap(one)(first + jnp.arange(n))
 
 
 def sample_from_noise(

@@ -1,13 +1,12 @@
 """The decision's score: a lower confidence bound on value plus support within the candidate set.
 
-`M` is the number of critics and `C` the number of candidates, anchor included.
+`M` is the number of critics and `C` the number of candidates, anchor included. Where only some of C
+places hold candidates, as in a search that a deadline cut short, `among` says which.
 """
-
-import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 # Eq. 11: the paper's clamp on the standard deviation of a candidate set.
 MIN_STD = 1e-6
@@ -18,13 +17,16 @@ def lcb(q: Float[Array, "m c"], lam: Float[Array, ""] | float) -> Float[Array, "
     return jnp.mean(q, axis=0) - lam * jnp.std(q, axis=0)
 
 
-def moments(x: Float[Array, " c"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def moments(
+    x: Float[Array, " c"], among: Bool[Array, " c"] | None = None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Mean and clamped population standard deviation over a candidate set (Eq. 11).
 
     Taken of differences to the first value: the mean of equal values is then exactly that value.
     """
     offset = x - x[0]
-    return x[0] + jnp.mean(offset), jnp.maximum(jnp.std(offset), MIN_STD)
+    mean, std = jnp.mean(offset, where=among), jnp.std(offset, where=among)
+    return x[0] + mean, jnp.maximum(std, MIN_STD)
 
 
 def standardize(
@@ -34,13 +36,14 @@ def standardize(
     return (x - mean) / std
 
 
-def zscore(x: Float[Array, " c"]) -> Float[Array, " c"]:
+def zscore(x: Float[Array, " c"], among: Bool[Array, " c"] | None = None) -> Float[Array, " c"]:
     """Standardize within the candidate set (Eq. 2): zero for a single candidate.
 
     No value of C lies further than sqrt(C - 1) from the mean; rounding must not take it there.
     """
-    limit = math.sqrt(x.shape[0] - 1)
-    return jnp.clip(standardize(x, *moments(x)), -limit, limit)
+    count = x.shape[0] if among is None else jnp.sum(among)
+    limit = jnp.sqrt(count - 1)
+    return jnp.clip(standardize(x, *moments(x, among)), -limit, limit)
 
 
 def score(
@@ -50,13 +53,19 @@ def score(
     return value + wp * support
 
 
-def top_k(scores: Float[Array, " c"], k: int) -> Int[Array, " k"]:
+def top_k(
+    scores: Float[Array, " c"], k: int, among: Bool[Array, " c"] | None = None
+) -> Int[Array, " k"]:
     """Indices of the `min(k, C)` highest scores, best first; the lower index wins a tie."""
     # The sort takes -0.0 for less than 0.0; scores that are equal must tie.
     unsigned = jnp.where(scores == 0, 0.0, scores)
-    return jax.lax.top_k(unsigned, min(k, scores.shape[0]))[1]
+    held = unsigned if among is None else jnp.where(among, unsigned, -jnp.inf)
+    return jax.lax.top_k(held, min(k, scores.shape[0]))[1]
 
 
-def top_k_mean(actions: Float[Array, "c a"], top: Int[Array, " k"]) -> Float[Array, " a"]:
+def top_k_mean(
+    actions: Float[Array, "c a"], top: Int[Array, " k"], among: Bool[Array, " c"] | None = None
+) -> Float[Array, " a"]:
     """Mean of the best actions (Eq. 15, Eq. 78); with one, that action itself."""
-    return jnp.mean(actions[top], axis=0)
+    held = None if among is None else among[top][:, None]
+    return jnp.mean(actions[top], axis=0, where=held)

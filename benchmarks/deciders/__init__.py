@@ -1,0 +1,1 @@
+"""Who `benchmarks/decisions.py` measures: the same decision by gemrl's backends and by others."""

@@ -1,0 +1,1 @@
+"""Decisions compiled by numba, for the optional extra `fast`."""

@@ -1,0 +1,49 @@
+"""Numba's compiled programs, kept between runs in the cache folder."""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+from numba.core import config
+
+from gemrl.data.storage import home
+from gemrl.progress import say
+
+SETTINGS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+KEPT = "CACHE_DIR"
+
+
+def _folder() -> Path:
+    """A folder for these very sources: numba itself would notice a change in one of them only."""
+    digest = hashlib.sha256(version("numba").encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return home() / "compiled" / f"numba-{digest.hexdigest()[:16]}"
+
+
+FOLDER = _folder()
+
+
+def entry(function: Callable[..., Any]) -> Any:
+    """A function that Python calls: compiled at its first call, and kept.
+
+    Where the user has set NUMBA_CACHE_DIR, that is where it is kept.
+    """
+    before: str = getattr(config, KEPT)
+    setattr(config, KEPT, before or str(FOLDER))
+    try:
+        return njit(cache=True, **SETTINGS)(function)
+    finally:
+        setattr(config, KEPT, before)
+
+
+@cache
+def announce() -> None:
+    """Say once that compiling takes a while, where nothing is kept yet."""
+    folder = Path(getattr(config, KEPT) or FOLDER)
+    if not any(folder.rglob("*decide_rows*.nbi")):
+        say(f"fast decisions are compiled once, for a minute or so, and kept in {folder}")
