@@ -208,7 +208,9 @@ class EvalArgs:
 
 @dataclass
 class AuditArgs:
-    """Judge a policy on its dataset, with no environment: fit, support and critics' spread."""
+    """Judge a policy on data it was not trained on, with no environment: fit, support calibration,
+    a grid of knobs, critics' spread and the winner's curse.
+    """
 
     run: Positional[Path]
     """Folder of a trained run."""
@@ -217,8 +219,12 @@ class AuditArgs:
     """The dataset it was trained on; by default where it was read from."""
     states: int = 1000
     """Held-out states to decide at."""
+    seed: int = 0
+    """The same seed gives the same candidates, samples and random actions."""
     json: bool = False
     """Print JSON."""
+    html: Path | None = None
+    """Write a page with pictures to this file as well."""
 
 
 @dataclass

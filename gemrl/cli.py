@@ -101,8 +101,9 @@ def audit(args: AuditArgs) -> None:
     from gemrl.data.readers import is_log, load_dataset
     from gemrl.decide.policy import load
     from gemrl.evaluate.audit import audit as audit_policy
-    from gemrl.evaluate.audit import describe
-    from gemrl.progress import said_on_success
+    from gemrl.evaluate.audit import describe, write_page
+    from gemrl.learn.compiled import kept_programs
+    from gemrl.progress import said_on_success, say
 
     policy = load(args.run)
     manifest = policy.bundle.manifest
@@ -110,11 +111,13 @@ def audit(args: AuditArgs) -> None:
     reading = dict(manifest["dataset"].get("reading", {}))
     if not is_log(source):
         reading.pop("columns", None)  # The same data may be given as another kind of file.
-    with said_on_success():
+    with said_on_success(), kept_programs():
         data = load_dataset(source, task=manifest["task"], **reading)
         knobs = knobs_from(args.knobs, policy, manifest["task"])
-        report = audit_policy(policy, data, knobs, states=args.states)
-    print(json.dumps(report, indent=2) if args.json else describe(report))
+        found = audit_policy(policy, data, knobs, args.states, args.seed, quiet=False)
+    if args.html is not None:
+        say(f"pictures in {write_page(found, args.html)}")
+    print(json.dumps(found, indent=2) if args.json else describe(found))
 
 
 def report(args: ReportArgs) -> None:

@@ -1,5 +1,7 @@
 """The errors a user can cause. Each says what was wrong, where, and what to do about it."""
 
+from typing import Any
+
 
 class GemrlError(Exception):
     """Base of every error that a user can mend; commands print it as one line and exit with 2."""
@@ -27,6 +29,19 @@ class KnobError(GemrlError, ValueError):
 
 class ObservationError(GemrlError, ValueError):
     """An observation has the wrong size or type, or holds a value that is not finite."""
+
+
+class RefusedError(GemrlError, RuntimeError):
+    """A guard's ladder ended with `refuse`: no action that it may take is safe enough to take.
+
+    `rows` are the refused rows of the batch, and `decision` is the whole record: the actions of
+    other rows may be executed, those of refused rows are NaN.
+    """
+
+    def __init__(self, message: str, rows: Any = (0,), decision: Any = None) -> None:
+        super().__init__(message)
+        self.rows = rows
+        self.decision = decision
 
 
 class TrainingError(GemrlError, RuntimeError):

@@ -1,9 +1,10 @@
 """Make a small policy for the benchmarks out of a run: its weights in half precision, and states.
 
-    python tools/benchmark_policy.py RUN DATASET OUT.npz [--gaussian]
+    python tools/benchmark_policy.py RUN DATASET OUT.npz [--gaussian] [--value-scale 0.01]
 
 With --gaussian the states are drawn from a normal distribution with the data's mean and covariance,
-so that no row of the dataset is in the file.
+so that no row of the dataset is in the file. --value-scale multiplies the critics' last layer, as
+training on smaller rewards would have.
 """
 
 import argparse
@@ -25,6 +26,7 @@ def main() -> None:
     parser.add_argument("dataset")
     parser.add_argument("out", type=Path)
     parser.add_argument("--gaussian", action="store_true")
+    parser.add_argument("--value-scale", type=float, default=1.0)
     args = parser.parse_args()
     policy = gemrl.load(args.run, backend="jax")
     manifest = policy.bundle.manifest
@@ -39,6 +41,9 @@ def main() -> None:
     else:
         states = data.observations[rng.choice(held, STATES, replace=len(held) < STATES)]
     arrays, _ = load_arrays(args.run / "weights.safetensors")
+    for name in arrays:
+        if name.startswith("critics/") and "/net/layers/1/" in name:
+            arrays[name] = arrays[name] * np.float32(args.value_scale)
     kept = {k: v.astype(np.float16) for k, v in arrays.items() if not k.startswith("value/")}
     about = {key: manifest[key] for key in ("method", "config", "spec", "task", "updates")}
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -7,12 +7,11 @@ another state or batch of states, after two that are not counted, and gives the 
 
 import importlib
 import json
-import resource
 import sys
 import time
 from functools import cache
 
-from peers.worker import alone_on
+from peers.worker import alone_on, peak_memory
 
 LAMBDA, WEIGHT = 1.0, 0.4
 UNCOUNTED = 2
@@ -27,7 +26,7 @@ def main() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         if "memory" in order:
-            answer = {"megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+            answer = {"megabytes": peak_memory()}
         else:
             decide = make(order["dimensions"], order["n"], order["batch"])
             seconds = []

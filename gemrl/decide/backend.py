@@ -57,7 +57,7 @@ def seed_pairs(seeds: np.ndarray, rows: int) -> np.ndarray:
         return seeds
     pairs = np.zeros((rows, 2), np.uint32)
     pairs[:, 0] = seeds
-    if seeds.ndim == 0:
+    if seeds.ndim == 0 and rows > 1:
         pairs[:, 1] = np.arange(rows)
     return pairs
 

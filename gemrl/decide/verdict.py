@@ -69,6 +69,7 @@ class Verdict:
 
 def _plain(values: np.ndarray) -> Any:
     """A number, a word or a list of them; what is not a number becomes null."""
-    plain = np.asarray(values, dtype=object)
-    plain[np.not_equal(plain, plain).astype(bool)] = None
-    return plain.tolist()
+    plain = np.asarray(values).tolist()
+    if isinstance(plain, list):
+        return [_plain(np.asarray(value)) for value in plain]
+    return None if plain != plain else plain

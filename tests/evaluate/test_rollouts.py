@@ -1,4 +1,4 @@
-"""Episodes, their rows, the choice of knobs from them, and the audit without an environment."""
+"""Episodes, their rows, and the choice of knobs from them."""
 
 import dataclasses
 import json
@@ -10,7 +10,6 @@ import gemrl
 from gemrl.data.tasks import task_named
 from gemrl.envs.maze2d import Maze2D
 from gemrl.errors import DataError, GemrlError
-from gemrl.evaluate.audit import audit, describe
 from gemrl.evaluate.choose import choose
 from gemrl.evaluate.rollouts import evaluate_policy, paths_file, rollout
 from gemrl.evaluate.rows import PROTOCOLS, Row, append_rows, read_rows
@@ -293,74 +292,3 @@ def test_test_rows_are_never_chosen_on(validation):
         choose([row_of(row, protocol="test") for row in validation])
     with pytest.raises(DataError, match="there must be some"):
         choose([])
-
-
-# Audit
-
-
-@pytest.fixture(scope="module")
-def report(policy, maze_data):
-    return audit(policy, maze_data, gemrl.Knobs(wp=0.5), states=50)
-
-
-def log_normal(x, mean, std):
-    z = (x - mean) / std
-    return (-0.5 * z**2 - np.log(std) - 0.5 * np.log(2 * np.pi)).sum(axis=-1)
-
-
-@pytest.mark.parametrize("name", ["actor", "behavior"])
-def test_the_audited_likelihoods_are_those_of_the_mixtures_densities(
-    name, report, policy, maze_data
-):
-    config = policy.bundle.manifest["config"]
-    _, held = maze_data.split_episodes(config["holdout"], config["seed"])
-    mixture = getattr(policy, name)(maze_data.observations[held])
-    log_weights, means, stds = (
-        np.asarray(x, np.float64) for x in (mixture.log_weights, mixture.means, mixture.stds)
-    )
-    actions = maze_data.actions[held].astype(np.float64)[:, None]
-    each = log_normal(actions, means, stds)
-    nll = -np.log(np.exp(log_weights + each).sum(axis=1))
-    heaviest = log_weights.argmax(axis=1)
-    gap = -each[np.arange(len(each)), heaviest] - nll
-    found = report["likelihood"][name]
-    assert found["rows"] == len(held) == report["rows"]["count"]
-    assert found["nll"] == pytest.approx(nll.mean(), rel=1e-3)
-    assert found["gap"] == pytest.approx(gap.mean(), rel=1e-3)
-    assert found["gap_median"] == pytest.approx(np.median(gap), rel=1e-3, abs=1e-4)
-    weights = np.exp(log_weights)
-    assert sum(report["components"][name]["usage"]) == pytest.approx(1, abs=1e-4)
-    assert 0 <= report["components"][name]["gate_entropy"] <= np.log(weights.shape[1]) + 1e-6
-
-
-def test_the_audit_decides_at_several_budgets_and_says_where(report):
-    assert report["rows"]["part"] == "held out"
-    assert report["rows"]["states"] == 50
-    assert [found["knobs"]["n"] for found in report["decisions"]] == [0, 1, 64, 1024]
-    assert {found["knobs"]["wp"] for found in report["decisions"]} == {0.5}
-    spreads = [found["lcb_spread"] for found in report["decisions"]]
-    assert spreads[0] == 0
-    assert min(spreads[1:]) > 0
-    assert report["decisions"][0]["violation"] == 0
-    assert all(found["critic_spread"] > 0 for found in report["decisions"])
-
-
-def test_the_audit_is_json_and_text(report):
-    assert json.loads(json.dumps(report, allow_nan=False)) == report
-    text = describe(report)
-    assert "NLL gap" in text
-    assert f"{report['likelihood']['behavior']['gap']:.3f}" in text
-
-
-def test_the_audit_refuses_another_dataset(policy, maze_data):
-    other = maze_data.select(np.arange(len(maze_data) - 1))
-    with pytest.raises(DataError, match="not the dataset") as caught:
-        audit(policy, other, gemrl.Knobs(), states=5)
-    assert maze_data.fingerprint[:16] in str(caught.value)
-    assert other.fingerprint[:16] in str(caught.value)
-
-
-@pytest.mark.parametrize("states", [0, -3])
-def test_the_audit_refuses_fewer_than_one_state(policy, maze_data, states):
-    with pytest.raises(GemrlError, match=f"states = {states}"):
-        audit(policy, maze_data, gemrl.Knobs(), states=states)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +89,6 @@ def _critics(critics: tuple[networks.Critic, ...]) -> Critics:
         state_bias=stacked(lambda c: _padded(c.from_state.bias, hidden)),
         action=stacked(lambda c: _flat(_padded(c.from_action, actions, hidden))),
         second=seconds.reshape(len(critics), -1),
-        second_size=np.abs(seconds).reshape(len(critics), -1),
         second_bias=stacked(lambda c: _padded(c.net.layers[0].bias, second)),
         last=stacked(lambda c: _padded(c.net.layers[1].weight[:, 0], second)),
         last_bias=stacked(lambda c: np.asarray(c.net.layers[1].bias, np.float32)[0]),
@@ -98,10 +97,14 @@ def _critics(critics: tuple[networks.Critic, ...]) -> Critics:
 
 
 class Begun(NamedTuple):
-    """Observations and keys; the networks are evaluated with the candidates, which costs little."""
+    """Observations and seeds; the networks are evaluated with the candidates, which costs little.
+
+    Numba compiles for arrays of one type and layout that may be written.
+    """
 
     obs: np.ndarray
-    keys: np.ndarray
+    seeds: np.ndarray
+    """[B, 2]"""
 
 
 class FastBackend:
@@ -140,22 +143,22 @@ class FastBackend:
         self, obs: np.ndarray, seeds: np.ndarray, lam: np.ndarray, wp: np.ndarray, shape: Shape
     ) -> dict[str, np.ndarray]:
         """All fields of the record, in one go."""
-        begun, weights = self.begin(obs, seeds), _weights(lam, wp)
-        record, options = self._record(len(obs), shape.candidates), options_of(shape)
-        self._in_threads(
-            len(obs),
-            lambda begin, end: kernel.decide_rows(
-                begin, end, *begun, weights, options, self._held, self._memory(shape.candidates),
-                record,
-            ),
-        )  # fmt: skip
+        rows, count = len(obs), shape.candidates
+        begun, options = self.begin(obs, seeds), options_of(shape)
+        lam, wp = _own(lam), _own(wp)
+        record = self._record(rows, count)
+
+        def run(begin: int, end: int) -> None:
+            kernel.decide_rows(
+                begin, end, *begun, lam, wp, options, self._held, self._memory(count), record
+            )
+
+        self._in_threads(rows, run)
         return _fields(record, wp)
 
     def begin(self, obs: np.ndarray, seeds: np.ndarray) -> Begun:
-        """Each row's observation and key."""
-        keys = np.empty((len(obs), 2), np.int64)
-        kernel.row_keys(seed_pairs(seeds, len(obs)).astype(np.int64), keys)
-        return Begun(np.array(obs, np.float32, order="C"), keys)
+        """Each row's observation and seed."""
+        return Begun(_own(obs), _own(seed_pairs(seeds, len(obs))))
 
     def score(self, begun: Begun, shape: Shape, first: int, count: int) -> Scored:
         """Some of the candidates of each state."""
@@ -173,17 +176,16 @@ class FastBackend:
         self, begun: Begun, scored: Scored, lam: np.ndarray, wp: np.ndarray, shape: Shape
     ) -> dict[str, np.ndarray]:
         """The record of the candidates scored so far."""
-        count = scored.log_support.shape[1]
-        record, weights = self._record(len(begun.obs), count), _weights(lam, wp)
-        options = options_of(shape)
+        rows, count = scored.log_support.shape
+        record, options = self._record(rows, count), options_of(shape)
+        lam, wp = _own(lam), _own(wp)
         record.candidates[:] = scored.candidates
         record.of_candidates[:, kernel.Q :] = scored.q
         record.of_candidates[:, kernel.SUPPORT] = scored.log_support
-        record.of_states[:, kernel.SHARE] = np.nan
         self._in_threads(
-            len(begun.obs),
+            rows,
             lambda begin, end: kernel.rank_rows(
-                begin, end, begun.obs, weights, options, self._held, self._memory(count), record
+                begin, end, begun.obs, lam, wp, options, self._held, self._memory(count), record
             ),
         )
         return _fields(record, wp)
@@ -199,8 +201,7 @@ class FastBackend:
     def _in_threads(self, rows: int, run: Callable[[int, int], None]) -> None:
         parts = min(self.threads, rows)
         if parts == 1:
-            run(0, rows)
-            return
+            return run(0, rows)
         edges = np.linspace(0, rows, parts + 1).astype(int).tolist()
         list(self._pool.map(run, edges[:-1], edges[1:]))
 
@@ -280,8 +281,10 @@ def _aligned(size: int) -> np.ndarray:
     return room[start : start + size]
 
 
-def _weights(lam: np.ndarray, wp: np.ndarray) -> np.ndarray:
-    return np.stack([lam, wp], axis=1).astype(np.float32)
+def _own(array: np.ndarray) -> np.ndarray:
+    """The array itself where it lies row by row and may be written, else a copy that does."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.writeable else np.array(array, order="C")
 
 
 def _fields(record: Record, wp: np.ndarray) -> dict[str, np.ndarray]:
@@ -307,6 +310,7 @@ def _fields(record: Record, wp: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+@cache
 def options_of(shape: Shape) -> Options:
     """The words as numbers."""
     return Options(

@@ -33,6 +33,8 @@ from gemrl.decide.fast.vectors import LANES
 
 # Up to so many candidates are taken one after the other, with units in the lanes.
 FEW = 6
+# Cycles to sort the second layer's units, whatever the candidates.
+SORTING = 10_000
 
 
 @compiled
@@ -59,11 +61,11 @@ def bound_second(
         apart_constant[i] = apart[i] * base[i] + offset
     product_rows(
         mixed, count, net.second[m], width, along, along_constant, net.action[m], hidden, dims,
-        room, room.upper,
+        room, room.upper, False,
     )  # fmt: skip
     product_rows(
-        mixed, count, net.second_size[m], width, apart, apart_constant, net.action[m], hidden, dims,
-        room, room.lower,
+        mixed, count, net.second[m], width, apart, apart_constant, net.action[m], hidden, dims,
+        room, room.lower, True,
     )  # fmt: skip
     for place in range((dims + 1) * width):
         middle, spread = room.fold[place] + room.upper[place], room.lower[place]
@@ -84,12 +86,10 @@ def settle_second(net: Critics, m: int, where: Set, vectors: int, rows: int, roo
     reach_of(room.lower, width, where, bottom_reach, squares)
     kept, unsure, unsettled = room.units[6], room.lists[3], 0
     for j in range(width):
-        kept[j] = np.float32(0)
-        if bottom[j] - bottom_reach[j] >= 0:
-            kept[j] = net.last[m, j]
-        elif top[j] + top_reach[j] > 0:
-            unsure[unsettled] = j
-            unsettled += 1
+        is_on, is_off = bottom[j] - bottom_reach[j] >= 0, top[j] + top_reach[j] <= 0
+        kept[j] = net.last[m, j] if is_on else np.float32(0)
+        unsure[unsettled] = j
+        unsettled += not (is_on or is_off)
     # Of each unsettled unit the bound that is more likely to settle it, exactly over the set.
     actions, mixed, found = room.lists[4], room.lists[2], 0
     for d in range(dims):
@@ -149,10 +149,8 @@ def few_values(net: Critics, m: int, base: Any, count: int, room: Room, q: Any) 
             for i in range(hidden):
                 z[i] += x * net.action[m, row + i]
         for i in range(hidden):
-            if z[i] > 0:
-                share += np.float32(1)
-            else:
-                z[i] = np.float32(0)
+            share += np.float32(1) if z[i] > 0 else np.float32(0)
+            z[i] = max(z[i], np.float32(0))
         linear(net.second[m], width, net.second_bias[m], z, hidden, room, y)
         for j in range(width):
             y[j] = max(y[j], np.float32(0))
@@ -201,41 +199,39 @@ def critic_values(
     reach_of(action, hidden, where, reach, room.units[4])
     on, on_count, mixed, unsettled = room.lists[1], 0, room.lists[0], 0
     for i in range(hidden):
-        if centre[i] - reach[i] >= 0:
-            on[on_count] = i
-            on_count += 1
-        elif centre[i] + reach[i] > 0:
-            mixed[unsettled] = i
-            unsettled += 1
+        # Without branches, which could not be predicted.
+        on[on_count] = mixed[unsettled] = i
+        is_on, is_off = centre[i] - reach[i] >= 0, centre[i] + reach[i] <= 0
+        on_count += is_on
+        unsettled += not (is_on or is_off)
     first_layer(mixed, unsettled, action, hidden, base, vectors, dims, room)
     mixed_count = 0
     low, high = room.units[0], room.units[1]
     for k in range(unsettled):
         i = mixed[k]
-        if low[i] >= 0:
-            on[on_count] = i
-            on_count += 1
-        elif high[i] > 0:
-            mixed[mixed_count] = i
-            mixed_count += 1
+        on[on_count] = mixed[mixed_count] = i
+        is_on, is_off = low[i] >= 0, high[i] <= 0
+        on_count += is_on
+        mixed_count += not (is_on or is_off)
 
     # What is worth while, in cycles: 16 products take half of one, and packing a weight takes one.
     inputs = dims + mixed_count
     of_rows = (dims + ROWS) // ROWS * ROWS * (width // LANES) / 2
     dense = vectors * hidden * (width + dims) / 2
-    if of_rows * on_count + (vectors / 2 + 1) * inputs * width > dense:
+    unsorted = (vectors / 2 + 1) * inputs * width
+    if of_rows * on_count + unsorted > dense:
         return dense_values(net, m, base, vectors, room, q)
     ones, constants = room.units[5], room.units[4]
     for k in range(on_count):
         ones[on[k]], constants[on[k]] = np.float32(1), base[on[k]]
     product_rows(
-        on, on_count, second, width, ones, constants, action, hidden, dims, room, room.fold
+        on, on_count, second, width, ones, constants, action, hidden, dims, room, room.fold, False
     )
     for j in range(width):
         room.fold[dims * width + j] += net.second_bias[m, j]
     kept, mixed_now = room.units[6], room.lists[2]
-    bounds = 2 * of_rows * mixed_count + vectors * width * dims / 4
-    if bounds < (vectors / 2 + 1) * inputs * width / 2:
+    bounds = SORTING + 2.5 * of_rows * mixed_count + vectors * width * dims / 4
+    if bounds < 0.7 * unsorted:
         bound_second(net, m, dims, base, mixed, mixed_count, room)
         found = settle_second(net, m, where, vectors, rows, room)
     else:

@@ -204,54 +204,49 @@ def rank(
 
 @entry
 def decide_rows(
-    begin: int, end: int, obs: Any, keys: Any, weights: Any, options: Options, policy: Held,
+    begin: int, end: int, obs: Any, seeds: Any, lam: Any, wp: Any, options: Options, policy: Held,
     memory: Held, record: Record,
 ) -> None:  # fmt: skip
-    """Decide rows `begin` to `end - 1` of a batch; `weights` [B, 2] are lambda and w_p."""
+    """Decide rows `begin` to `end - 1`; `seeds` [B, 2] are each row's seed and number."""
     actor, behavior, critics, scales = policy.parts
     state, where, room, work = memory.parts
     for row in range(begin, end):
+        high, low = hashed(0, np.int64(seeds[row, 0]), np.int64(seeds[row, 1]))
         look(obs[row], actor, behavior, critics, scales, state, room)
         found = record.of_candidates[row]
         record.of_states[row, SHARE] = score_chunk(
-            state, actor, behavior, critics, scales, options, keys[row, 0], keys[row, 1], 0, where,
-            room, work, record.candidates[row], found[Q:], found[SUPPORT],
+            state, actor, behavior, critics, scales, options, high, low, 0, where, room, work,
+            record.candidates[row], found[Q:], found[SUPPORT],
         )  # fmt: skip
-        rank(state, behavior, scales, options, weights[row, 0], weights[row, 1], row, record, work)
+        rank(state, behavior, scales, options, lam[row], wp[row], row, record, work)
 
 
 @entry
 def score_rows(
-    begin: int, end: int, obs: Any, keys: Any, first: int, options: Options, policy: Held,
+    begin: int, end: int, obs: Any, seeds: Any, first: int, options: Options, policy: Held,
     memory: Held, record: Record,
 ) -> None:  # fmt: skip
     """Only score, and candidates from `first` on."""
     actor, behavior, critics, scales = policy.parts
     state, where, room, work = memory.parts
     for row in range(begin, end):
+        high, low = hashed(0, np.int64(seeds[row, 0]), np.int64(seeds[row, 1]))
         look(obs[row], actor, behavior, critics, scales, state, room)
         found = record.of_candidates[row]
         record.of_states[row, SHARE] = score_chunk(
-            state, actor, behavior, critics, scales, options, keys[row, 0], keys[row, 1], first,
-            where, room, work, record.candidates[row], found[Q:], found[SUPPORT],
+            state, actor, behavior, critics, scales, options, high, low, first, where, room, work,
+            record.candidates[row], found[Q:], found[SUPPORT],
         )  # fmt: skip
 
 
 @entry
 def rank_rows(
-    begin: int, end: int, obs: Any, weights: Any, options: Options, policy: Held, memory: Held,
-    record: Record,
+    begin: int, end: int, obs: Any, lam: Any, wp: Any, options: Options, policy: Held,
+    memory: Held, record: Record,
 ) -> None:  # fmt: skip
     """Only rank: candidates, values and support are in the record."""
     actor, behavior, critics, scales = policy.parts
     state, _, room, work = memory.parts
     for row in range(begin, end):
         look(obs[row], actor, behavior, critics, scales, state, room)
-        rank(state, behavior, scales, options, weights[row, 0], weights[row, 1], row, record, work)
-
-
-@entry
-def row_keys(seeds: Any, keys: Any) -> None:
-    """`fold_in(key(seed), number)` of JAX for each pair [B, 2], as two words."""
-    for row in range(len(seeds)):
-        keys[row] = hashed(0, seeds[row, 0], seeds[row, 1])
+        rank(state, behavior, scales, options, lam[row], wp[row], row, record, work)

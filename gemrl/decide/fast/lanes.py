@@ -94,12 +94,13 @@ def _made(write: Callable[[Builder, list[Value]], None]) -> Any:
     return intrinsic(made)
 
 
-def _tile(rows: int, wide: int, finish: Finish) -> Any:
+def _tile(rows: int, wide: int, finish: Finish, absolute: bool = False) -> Any:
     """An intrinsic for sums s[r, c] = start[r] + sum_k weights[k, r] matrix[picked[k], column + c].
 
     It takes (picked, matrix, length of its rows, column, weights, where they begin, their count,
     start, where it begins, ...). This is the inner loop of a matrix product with all sums in
-    registers; `finish` says what becomes of them and takes the arguments that are left.
+    registers; `finish` says what becomes of them and takes the arguments that are left. `absolute`
+    takes the matrix's absolute values.
     """
 
     def write(builder: Builder, values: list[Value]) -> None:
@@ -114,6 +115,8 @@ def _tile(rows: int, wide: int, finish: Finish) -> Any:
             row = builder.load(_at(builder, picked, k))
             first = builder.add(builder.mul(row, length), column)
             xs = [_load(builder, matrix, builder.add(first, _long(LANES * v))) for v in range(wide)]
+            if absolute:
+                xs = [(x.as_words() & 0x7FFFFFFF).as_floats() for x in xs]
             for r, line in enumerate(sums):
                 place = builder.add(builder.mul(k, _long(rows)), _long(r))
                 weight = Lanes(builder, splat(builder, builder.load(_at(builder, weights, place))))
@@ -175,6 +178,8 @@ def _add_rectified(builder: Builder, sums: Tile, rest: list[Value]) -> None:
 # By width: a block of columns, and what is left at the end 16 at a time.
 keep_one, keep_one_narrow = _tile(1, WIDE, _keep), _tile(1, 1, _keep)
 keep, keep_narrow = _tile(ROWS, WIDE, _keep), _tile(ROWS, 1, _keep)
+keep_absolute, keep_absolute_narrow = _tile(ROWS, WIDE, _keep, True), _tile(ROWS, 1, _keep, True)
+keep_one_absolute, keep_one_absolute_narrow = _tile(1, WIDE, _keep, True), _tile(1, 1, _keep, True)
 rectify, rectify_narrow = _tile(ROWS, WIDE, _keep_rectified), _tile(ROWS, 1, _keep_rectified)
 highest, highest_narrow = _tile(ROWS, WIDE, _keep_highest), _tile(ROWS, 1, _keep_highest)
 add, add_narrow = _tile(ROWS, WIDE, _add_rectified), _tile(ROWS, 1, _add_rectified)

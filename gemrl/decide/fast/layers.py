@@ -32,8 +32,6 @@ class Critics(NamedTuple):
     """[M, A * H]"""
     second: np.ndarray
     """[M, H * G]"""
-    second_size: np.ndarray
-    """Absolute values of `second`."""
     second_bias: np.ndarray
     """[M, G]"""
     last: np.ndarray
@@ -92,9 +90,9 @@ def linear(matrix: Any, width: int, bias: Any, x: Any, size: int, room: Room, ou
     picked, values = room.lists[5], room.weights
     count = 0
     for i in range(size):
-        if x[i] != 0:
-            picked[count], values[count] = i, x[i]
-            count += 1
+        # Without a branch, which could not be predicted.
+        picked[count], values[count] = i, x[i]
+        count += x[i] != 0
     column = 0
     while column < width:
         if column + BLOCK <= width:
@@ -202,15 +200,17 @@ def least(values: Any, begin: int) -> Any:
 @compiled
 def product_rows(
     picked: Any, count: int, matrix: Any, width: int, factors: Any, constants: Any, action: Any,
-    hidden: int, dims: int, room: Room, out: Any,
+    hidden: int, dims: int, room: Room, out: Any, absolute: bool,
 ) -> None:  # fmt: skip
     """Set out[d, j] = sum_i factor_i action[d, i] matrix[i, j] over i in `picked`.
 
-    The last row sums constant_i matrix[i, j].
+    The last row sums constant_i matrix[i, j]. `absolute` takes the matrix's absolute values.
     """
     weights = room.weights
+    # The constants go with the last slopes, or alone where those fill their groups.
+    alone = dims % ROWS == 0
     first = 0
-    while first <= dims:
+    while first < dims + (not alone):
         for r in range(ROWS):
             d = first + r
             if d < dims:
@@ -225,19 +225,42 @@ def product_rows(
                     weights[k * ROWS + r] = np.float32(0)
         column = 0
         while column < width:
-            if column + BLOCK <= width:
-                lanes.keep(
-                    (picked, matrix, width, column, weights, 0, count, room.zeros, 0, out, width,
-                     first, column)
-                )  # fmt: skip
-                column += BLOCK
+            wide = column + BLOCK <= width
+            operands = (
+                picked, matrix, width, column, weights, 0, count, room.zeros, 0, out, width, first,
+                column,
+            )  # fmt: skip
+            if absolute:
+                if wide:
+                    lanes.keep_absolute(operands)
+                else:
+                    lanes.keep_absolute_narrow(operands)
+            elif wide:
+                lanes.keep(operands)
             else:
-                lanes.keep_narrow(
-                    (picked, matrix, width, column, weights, 0, count, room.zeros, 0, out, width,
-                     first, column)
-                )  # fmt: skip
-                column += LANES
+                lanes.keep_narrow(operands)
+            column += BLOCK if wide else LANES
         first += ROWS
+    if alone:
+        for k in range(count):
+            weights[k] = constants[picked[k]]
+        column = 0
+        while column < width:
+            wide = column + BLOCK <= width
+            operands = (
+                picked, matrix, width, column, weights, 0, count, room.zeros, 0, out, width, dims,
+                column,
+            )  # fmt: skip
+            if absolute:
+                if wide:
+                    lanes.keep_one_absolute(operands)
+                else:
+                    lanes.keep_one_absolute_narrow(operands)
+            elif wide:
+                lanes.keep_one(operands)
+            else:
+                lanes.keep_one_narrow(operands)
+            column += BLOCK if wide else LANES
 
 
 @compiled

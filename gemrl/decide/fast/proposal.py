@@ -81,7 +81,7 @@ class Work(NamedTuple):
 
 
 @compiled
-def hashed(high: int, low: int, counter: int) -> tuple[int, int]:
+def hashed(high: Any, low: Any, counter: Any) -> tuple[int, int]:
     """`fold_in(key, counter)` of JAX: Threefry-2x32 of (0, counter)."""
     keys = (high, low, high ^ low ^ 0x1BD11BDA)
     x, y = high, (counter + low) & MASK
