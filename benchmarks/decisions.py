@@ -11,8 +11,10 @@ record. `gemm` makes the matrix products of the dense evaluation and nothing els
 that is less than dense evaluation can take.
 
 Every contender is a process that sleeps while another has its turn. A round gives each a turn, in
-an order that rotates; a ratio is taken between medians of a round, and the table has the median of
-the rounds. Other processes on the machine spoil it: what they took is printed.
+an order that rotates; a ratio is taken between medians of a round, and the median of the rounds is
+printed. The table has milliseconds, the median and for gemrl the 95th percentile, and in brackets
+how many times gemrl's the others take. Other processes on the machine spoil it: what they took is
+printed.
 
 The last line is a JSON object: `ort_n64_a6` is ONNX Runtime's time over gemrl's (fast) for N = 64
 and 6 action dimensions on one thread, and so on; `torch_batch_a6` PyTorch's over gemrl's for a
@@ -38,7 +40,7 @@ OURS, THEIRS = "gemrl_fast", "ort_dense"
 HERE = ("gemrl_fast", "gemrl_jax")
 SINGLE = (OURS, THEIRS, "torch_eager", "numpy_dense", "gemrl_jax", "gemm")
 BATCH = (OURS, "gemrl_jax", "torch_eager")
-HEADER = ("action dims", "N", "threads", "contender", "median ms", "95 % ms", "over gemrl_fast")
+HEADER = ("action dims", "N", "threads", OURS, *SINGLE[1:])
 
 
 class Case(NamedTuple):
@@ -99,27 +101,21 @@ def started(names: tuple[str, ...], threads: int) -> dict[str, Worker]:
     return found
 
 
-def rows_of(case: Case, times: Times) -> list[tuple[str, ...]]:
-    """A case's lines of the table."""
+def row_of(case: Case, times: Times) -> tuple[str, ...]:
+    """A case's line of the table: milliseconds, and how many times gemrl's the others take."""
     what = str(case.n) if case.batch == 1 else f"{case.n}, {case.batch} states"
-    return [
-        (
-            str(case.dimensions),
-            what,
-            str(case.threads),
-            name,
-            f"{1e3 * times.median(name):.3f}",
-            f"{1e3 * times.late(name):.3f}",
-            f"{times.ratio(name):.2f}",
-        )
-        for name in times.rounds
-    ]
+    ours = f"{1e3 * times.median(OURS):.3f} (95 %: {1e3 * times.late(OURS):.3f})"
+    others = (
+        f"{1e3 * times.median(name):.3f} (×{times.ratio(name):.2f})" if name in times.rounds else ""
+        for name in SINGLE[1:]
+    )
+    return (str(case.dimensions), what, str(case.threads), ours, *others)
 
 
 def printed(rows: list[tuple[str, ...]], markdown: bool) -> str:
     """A table for a terminal or for a page."""
     if markdown:
-        marks = ("---:", "---:", "---:", "---", "---:", "---:", "---:")
+        marks = ("---:",) * len(HEADER)
         return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEADER, marks, *rows))
     widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
     lines = (
@@ -166,7 +162,7 @@ def main() -> None:
             for n in budgets:
                 case = Case(dimensions, n, 1, threads)
                 times = measure(case, workers, rounds, seconds)
-                rows += rows_of(case, times)
+                rows.append(row_of(case, times))
                 ratios.append(times.ratio(THEIRS))
                 medians[n] = times.median(OURS)
                 if threads == 1:
@@ -180,7 +176,7 @@ def main() -> None:
     for dimensions in DIMENSIONS:
         case = Case(dimensions, batch[1], batch[0], cores)
         times = measure(case, workers, 3, seconds)
-        rows += rows_of(case, times)
+        rows.append(row_of(case, times))
         found[f"torch_batch_a{dimensions}"] = round(times.ratio("torch_eager"), 2)
         found[f"torch_batch_jax_a{dimensions}"] = round(
             times.ratio("torch_eager") / times.ratio("gemrl_jax"), 2

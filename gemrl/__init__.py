@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from gemrl.data.readers import load_dataset
     from gemrl.data.readers.columns import Columns
     from gemrl.decide.decision import Decision
+    from gemrl.decide.drift import DriftMonitor
+    from gemrl.decide.gates import Gates
+    from gemrl.decide.guard import Guard
     from gemrl.decide.knobs import Cosine, Knobs
     from gemrl.decide.policy import Policy, load
-    from gemrl.errors import GemrlError
+    from gemrl.decide.verdict import Verdict
+    from gemrl.errors import GemrlError, RefusedError
     from gemrl.evaluate.rollouts import evaluate_policy
     from gemrl.learn.train import train
     from gemrl.maths.mixture import Mixture
@@ -29,12 +33,17 @@ __all__ = [
     "Cosine",
     "Dataset",
     "Decision",
+    "DriftMonitor",
+    "Gates",
     "GemConfig",
     "GemrlError",
+    "Guard",
     "IqlConfig",
     "Knobs",
     "Mixture",
     "Policy",
+    "RefusedError",
+    "Verdict",
     "evaluate_policy",
     "from_arrays",
     "load",
@@ -47,9 +56,13 @@ _HOMES = {
     "gemrl.data.readers": ("load_dataset",),
     "gemrl.data.readers.columns": ("Columns",),
     "gemrl.decide.decision": ("Decision",),
+    "gemrl.decide.drift": ("DriftMonitor",),
+    "gemrl.decide.gates": ("Gates",),
+    "gemrl.decide.guard": ("Guard",),
     "gemrl.decide.knobs": ("Cosine", "Knobs"),
     "gemrl.decide.policy": ("Policy", "load"),
-    "gemrl.errors": ("GemrlError",),
+    "gemrl.decide.verdict": ("Verdict",),
+    "gemrl.errors": ("GemrlError", "RefusedError"),
     "gemrl.evaluate.rollouts": ("evaluate_policy",),
     "gemrl.learn.train": ("train",),
     "gemrl.maths.mixture": ("Mixture",),

@@ -225,6 +225,8 @@ class AuditArgs:
     """Print JSON."""
     html: Path | None = None
     """Write a page with pictures to this file as well."""
+    gates: bool = False
+    """Calibrate gates for these knobs on the held-out episodes as well, and save them in RUN."""
 
 
 @dataclass

@@ -115,6 +115,11 @@ def audit(args: AuditArgs) -> None:
         data = load_dataset(source, task=manifest["task"], **reading)
         knobs = knobs_from(args.knobs, policy, manifest["task"])
         found = audit_policy(policy, data, knobs, args.states, args.seed, quiet=False)
+        if args.gates:
+            from gemrl.decide.gates import Gates
+
+            gates = Gates.calibrate(policy, data, knobs, seed=args.seed)
+            say(f"gates, from {gates.episodes:,} held-out episodes, in {gates.save(args.run)}")
     if args.html is not None:
         say(f"pictures in {write_page(found, args.html)}")
     print(json.dumps(found, indent=2) if args.json else describe(found))

@@ -66,11 +66,14 @@ class Guard:
         *,
         seed: int | np.ndarray = 0,
         t: int | np.ndarray | None = None,
+        deadline_ms: float | None = None,
+        chunk: int | None = None,
     ) -> Decision:
         """Decide as the policy does, and go down the ladder where the gates flag it.
 
-        The record keeps the search's candidates and scores. `action` and the fields whose names
-        start with `executed` are of what is executed; `verdict` says why, and on which rung.
+        Deadline and chunk are the search's; a rung takes its own time. The record keeps the
+        search's candidates and scores. `action` and the fields whose names start with `executed`
+        are of what is executed; `verdict` says why, and on which rung.
         """
         knobs = self.policy.default_knobs if knobs is None else knobs
         if not isinstance(knobs, Knobs):
@@ -80,7 +83,9 @@ class Guard:
         except ValueError as error:
             raise ObservationError(f"the observation is no array of numbers: {error}") from error
         rows = given[None] if given.ndim == 1 else given
-        decision = self.policy.decide(rows, knobs, seed=seed, t=t)
+        decision = self.policy.decide(
+            rows, knobs, seed=seed, t=t, deadline_ms=deadline_ms, chunk=chunk
+        )
         verdict = self.gates.judge(rows, decision, self.alpha)
         executed = _Executed(decision, verdict)
         if verdict.flagged.any():
