@@ -106,6 +106,8 @@ def audit(args: AuditArgs) -> None:
     from gemrl.progress import said_on_success, say
 
     policy = load(args.run)
+    if args.html is not None and (args.html.is_dir() or not args.html.parent.is_dir()):
+        raise ConfigError(f"--html {args.html}: must be a file in a folder that is there")
     manifest = policy.bundle.manifest
     source = args.dataset or manifest["dataset"]["source"]
     reading = dict(manifest["dataset"].get("reading", {}))

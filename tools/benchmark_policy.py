@@ -46,6 +46,7 @@ def main() -> None:
             arrays[name] = arrays[name] * np.float32(args.value_scale)
     kept = {k: v.astype(np.float16) for k, v in arrays.items() if not k.startswith("value/")}
     about = {key: manifest[key] for key in ("method", "config", "spec", "task", "updates")}
+    about["value_scale"] = args.value_scale
     args.out.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(args.out, about=json.dumps(about), states=states.astype(np.float32), **kept)
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")

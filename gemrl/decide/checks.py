@@ -1,6 +1,5 @@
 """What a decision is asked with, checked: observations, seeds, steps and deadlines."""
 
-import math
 import numbers
 import time
 from typing import Any
@@ -8,6 +7,9 @@ from typing import Any
 import numpy as np
 
 from gemrl.errors import KnobError, ObservationError
+
+# A day, in milliseconds.
+LONGEST = 86_400_000.0
 
 
 def observations(obs: Any, size: int) -> np.ndarray:
@@ -29,14 +31,17 @@ def deadline_after(milliseconds: float | None) -> float | None:
     if milliseconds is None:
         return None
     number = isinstance(milliseconds, numbers.Real) and not isinstance(milliseconds, bool)
-    if not number or not 0 < milliseconds < math.inf:
-        raise KnobError(f"deadline_ms = {milliseconds!r}: must be a finite number above 0")
+    if not number or not 0 < milliseconds <= LONGEST:
+        raise KnobError(f"deadline_ms = {milliseconds!r}: must be above 0, at most {LONGEST:g}")
     return time.perf_counter() + float(milliseconds) / 1000
 
 
 def whole_numbers(name: str, value: Any, rows: int, limit: int) -> np.ndarray:
     """`value` as whole numbers, one for all or one for each row, checked."""
-    given = np.asarray(value)
+    try:
+        given = np.asarray(value)
+    except ValueError as error:
+        raise KnobError(f"{name} = {value!r}: must be whole numbers ({error})") from error
     if type(value) is int and 0 <= value < limit:
         return given  # The usual case, and no time lost on it.
     if given.dtype.kind not in "iu" or given.shape not in ((), (rows,)):

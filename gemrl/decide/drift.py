@@ -9,6 +9,8 @@ reaches 1 / delta is at most delta (Ville's inequality).
 
 import bisect
 import json
+import math
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,10 +53,12 @@ class DriftMonitor:
     def __init__(self, delta: float = 0.01, gates: Sequence[str] = GATES, seed: int = 0) -> None:
         if not (isinstance(delta, (int, float)) and 0 < delta < 1):
             raise ConfigError(f"delta = {delta!r}: must be a number between 0 and 1")
-        if not gates or len(set(gates)) < len(gates):
+        if isinstance(gates, str) or not gates or len(set(gates)) < len(gates):
             raise ConfigError(f"gates = {tuple(gates)}: must name at least one, and none twice")
         self.delta = float(delta)
         self.gates = tuple(gates)
+        if not isinstance(seed, numbers.Integral) or seed < 0:
+            raise ConfigError(f"seed = {seed!r}: must be a whole number of at least 0")
         self.seed = int(seed)
         self.step = 0
         """P-values of each gate that have been bet on."""
@@ -83,7 +87,8 @@ class DriftMonitor:
                 "the verdict is of a batch: a monitor follows one episode at a time; collect the "
                 "scores of each row and give them with episode(...)"
             )
-        self._sums = {name: s + float(verdict.scores[name]) for name, s in self._sums.items()}
+        scores = self._means(verdict.scores)
+        self._sums = {name: total + scores[name] for name, total in self._sums.items()}
         self._decisions += 1
 
     def end_episode(self) -> bool:
@@ -113,8 +118,9 @@ class DriftMonitor:
         nothing yet.
         """
         for name in self.gates:
-            if not 0 < p_values[name] <= 1:
-                raise ConfigError(f"the p-value of {name} is {p_values[name]!r}: must be in (0, 1]")
+            p = p_values.get(name)
+            if not isinstance(p, numbers.Real) or not 0 < p <= 1:
+                raise ConfigError(f"the p-value of {name} is {p!r}: must be in (0, 1]")
         self.step += 1
         share = 1 / (self.step * (self.step + 1))
         for name in self.gates:
@@ -128,16 +134,25 @@ class DriftMonitor:
     def _means(self, scores: Mapping[str, np.ndarray]) -> dict[str, float]:
         missing = [name for name in self.gates if name not in scores or np.size(scores[name]) == 0]
         if missing:
-            raise ConfigError(f"the episode has no scores for {', '.join(missing)}")
-        return {name: float(np.mean(scores[name])) for name in self.gates}
+            raise ConfigError(
+                f"there are no scores for {', '.join(missing)}: where a policy has fewer gates, "
+                "make the monitor with gates=gates.names"
+            )
+        means = {}
+        for name in self.gates:
+            try:
+                means[name] = float(np.mean(np.asarray(scores[name], np.float64)))
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"the scores of {name} are no numbers: {error}") from error
+            if math.isnan(means[name]):
+                raise ConfigError(f"a score of {name} is not a number")
+        return means
 
     def _rank(self, means: Mapping[str, float]) -> bool:
         # One draw for each episode and gate, whatever was asked of the monitor before.
         draws = 1 - np.random.default_rng([self.seed, self.step]).random(len(self.gates))
         p_values = {}
         for name, draw in zip(self.gates, draws, strict=True):
-            if np.isnan(means[name]):
-                raise ConfigError(f"a score of {name} in this episode is not a number")
             p_values[name] = rank_p(self._before[name], means[name], float(draw))
             bisect.insort(self._before[name], means[name])
         return self.update(p_values)

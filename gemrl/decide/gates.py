@@ -6,6 +6,7 @@ of a new score is the share of them that are at least as strange, the new one co
 
 import dataclasses
 import json
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +65,12 @@ class Gates:
         states, a mixture of `components`, is fitted to training rows.
         """
         knobs = policy.default_knobs if knobs is None else knobs
+        if not isinstance(knobs, Knobs):
+            raise KnobError(f"knobs = {knobs!r}: must be gemrl.Knobs")
         training, held = split_of(policy, data)
         for name, value in (("states", states), ("components", components)):
-            if value < 1:
-                raise ConfigError(f"{name} = {value}: must be at least 1")
+            if not isinstance(value, numbers.Integral) or value < 1:
+                raise ConfigError(f"{name} = {value!r}: must be a whole number of at least 1")
         scaler = (policy.spec.obs_mean, policy.spec.obs_std)
         density = fit_density(data.observations[training], *scaler, seed, components)
         rng = np.random.default_rng(seed)
@@ -102,7 +105,7 @@ class Gates:
 
     def require_alpha(self, alpha: float) -> float:
         """Refuse a false-alarm rate that cannot be kept."""
-        if not (isinstance(alpha, (int, float)) and 0 < alpha < 1):
+        if not (isinstance(alpha, numbers.Real) and 0 < alpha < 1):
             raise KnobError(f"alpha = {alpha!r}: must be a number between 0 and 1")
         if alpha < self.smallest_alpha:
             raise KnobError(
@@ -121,7 +124,15 @@ class Gates:
 
     def judge(self, obs: Any, decision: Decision, alpha: float = 0.01) -> Verdict:
         """P-values and flags of a decision at an observation [S], or of a batch at [B, S]."""
-        observations = np.asarray(obs)
+        if decision.digest != self.bundle:
+            raise BundleError(
+                f"the decision is of policy {decision.digest[:16]}, and these gates belong to "
+                f"{self.bundle[:16]}: judge decisions of the policy that they were calibrated for"
+            )
+        try:
+            observations = np.asarray(obs, np.float64)
+        except (TypeError, ValueError) as error:
+            raise ObservationError(f"the observation is no array of numbers: {error}") from error
         expected = (*decision.action.shape[:-1], len(self.density.obs_mean))
         if observations.shape != expected:
             raise ObservationError(

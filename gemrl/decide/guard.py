@@ -57,7 +57,9 @@ class Guard:
         self.ladder = _checked(ladder, [rung for rung, lacks in missing.items() if lacks])
         self.on_novelty = _entry(self.ladder, on_novelty)
         self.controller = controller
-        self.smaller_n = Knobs(n=smaller_n).n
+        if controller is not None and not callable(controller):
+            raise ConfigError(f"controller = {controller!r}: must be a function of observations")
+        self.smaller_n = Knobs(n=smaller_n, anchor="none").n
 
     def decide(
         self,
@@ -159,8 +161,11 @@ class Guard:
 
     def _unlike(self, verdict: Verdict) -> np.ndarray:
         """Do support or spread flag the action?"""
-        others = [p for name, p in verdict.adjusted.items() if name != "novelty"]
-        return np.any([p <= self.alpha for p in others], axis=0) if others else verdict.flagged
+        unlike = np.zeros(verdict.joint_p.shape, bool)
+        for name, p in verdict.adjusted.items():
+            if name != "novelty":
+                unlike |= p <= self.alpha
+        return unlike
 
     def _record(
         self,
@@ -264,7 +269,10 @@ def _entry(ladder: tuple[str, ...], on_novelty: str | None) -> str:
 
 def _controlled(controller: Controller, rows: np.ndarray, action_dim: int) -> np.ndarray:
     """The controller's actions; anything else than actions is refused."""
-    actions = np.asarray(controller(rows.copy()), np.float32)
+    try:
+        actions = np.asarray(controller(rows.copy()), np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the controller gave no array of numbers: {error}") from error
     if actions.shape != (len(rows), action_dim) or not np.isfinite(actions).all():
         raise ConfigError(
             f"the controller gave an array of shape {actions.shape}: must be finite actions of "

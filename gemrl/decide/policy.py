@@ -157,7 +157,15 @@ class Policy:
                     f"the record has {limit} candidates, scored {block} at a time, and these knobs "
                     f"ask for {shape.candidates}: give the knobs that it was made with"
                 )
-        return self._decide(rows, single, each, ways, seed, t, None)
+        again = self._decide(rows, single, each, ways, seed, t, None)
+        same = np.array_equal(again.candidates, record.candidates, equal_nan=True)
+        close = np.allclose(again.lcb, record.lcb, rtol=1e-3, atol=1e-3, equal_nan=True)
+        if not (same and close and np.array_equal(again.wp, record.wp)):
+            raise KnobError(
+                "the record was made with another observation, seed, step or other knobs: it "
+                "cannot be replayed from these"
+            )
+        return again
 
     def actor(self, obs: Any) -> Mixture:
         """The proposal at an observation, in environment units."""

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -279,6 +280,30 @@ def test_threads_of_the_caller_do_not_disturb_one_another(trained):
         thread.join()
     for row, record in enumerate(alone):
         assert_same_bits(record, found[row])
+
+
+def test_a_forked_child_decides_batches_too(trained):
+    dimensions, policy = trained
+    states, knobs = many_states(dimensions, 8), gemrl.Knobs(n=20)
+    parent = FastBackend(policy.models, policy.spec, threads=2)
+    shape, ones = Shape.of(knobs), np.ones(8, np.float32)
+    expected = parent.decide(states, np.asarray(1, np.uint32), ones, ones, shape)["action"]
+    child = os.fork()
+    if child == 0:  # pragma: no cover (another process)
+        signal.alarm(60)
+        found = parent.decide(states, np.asarray(1, np.uint32), ones, ones, shape)["action"]
+        os._exit(0 if np.array_equal(found, expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_cache_folder_that_cannot_be_written_is_said_and_not_used(monkeypatch, tmp_path, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    monkeypatch.setenv("GEMRL_HOME", str(blocked))
+    folder = cache._folder()
+    assert blocked not in folder.parents
+    assert os.access(folder, os.W_OK)
+    assert "cannot be written" in capsys.readouterr().err
 
 
 def test_a_second_process_compiles_nothing_and_says_nothing(trained):

@@ -284,6 +284,25 @@ def test_gates_of_another_policy_are_refused(policy, gates, tmp_path):
         Gates.load(tmp_path, policy)
 
 
+def test_a_decision_of_another_policy_is_not_judged(policy, gates, observations):
+    decision = dataclasses.replace(policy.decide(observations[0]), digest="f" * 64)
+    with pytest.raises(BundleError, match="judge decisions of the policy"):
+        gates.judge(observations[0], decision)
+
+
+def test_a_policy_with_the_novelty_gate_alone_takes_its_anchor_in_novel_states(
+    maze_data, observations, tmp_path
+):
+    config = gemrl.BcConfig(steps=0, hidden=(16,), batch_size=32)
+    policy = gemrl.train(maze_data, config, tmp_path / "bc", quiet=True)
+    gates = Gates.calibrate(policy, maze_data, states=300, components=4)
+    guard = Guard(policy, gates, alpha=0.05, ladder=("anchor", "refuse"))
+    far = observations[0] + 50 * policy.spec.obs_std
+    decision = guard.decide(far)
+    assert decision.verdict.rung == "anchor"
+    np.testing.assert_array_equal(decision.action, policy.decide(far).action)
+
+
 def test_a_guard_that_is_not_needed_changes_nothing(policy, gates, observations):
     plain = policy.decide(observations, KNOBS, seed=5)
     decision = Guard(policy, gates, 0.02, ladder=ALL_SEARCHING).decide(observations, KNOBS, seed=5)

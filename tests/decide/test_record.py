@@ -73,6 +73,16 @@ def test_a_record_without_critics_survives_json(maze_data, observations, tmp_pat
         assert_identical(policy.replay(given, kept), record)
 
 
+@pytest.mark.parametrize(
+    "other", [{"knobs": replace(KNOBS, lam=9.0)}, {"knobs": replace(KNOBS, wp=3.0)}, {"seed": 8}]
+)
+def test_a_replay_with_other_knobs_or_another_seed_is_refused(policy, obs, other):
+    record = policy.decide(obs, KNOBS, seed=9)
+    call = {"knobs": KNOBS, "seed": 9} | other
+    with pytest.raises(KnobError, match="another observation, seed, step or other knobs"):
+        policy.replay(obs, record, **call)
+
+
 def test_another_policys_record_is_refused(policy, obs):
     record = random_policy(7).decide(obs, KNOBS)
     with pytest.raises(KnobError, match="load the policy that made it"):

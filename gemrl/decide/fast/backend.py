@@ -1,5 +1,6 @@
 """The optional backend `gemrl[fast]`: decisions compiled by numba, exact and without dense cost."""
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -132,6 +133,7 @@ class FastBackend:
         self.threads = usable_cores() if threads is None else threads
         self._held = Held((self.actor, self.behavior, self.critics, self.scales))
         self._local = threading.local()
+        self._threads: tuple[int, ThreadPoolExecutor] | None = None
 
     @cached_property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -203,11 +205,14 @@ class FastBackend:
         if parts == 1:
             return run(0, rows)
         edges = np.linspace(0, rows, parts + 1).astype(int).tolist()
-        list(self._pool.map(run, edges[:-1], edges[1:]))
+        list(self._pool().map(run, edges[:-1], edges[1:]))
 
-    @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.threads, "decisions")
+        """This process's threads: a forked child has none of its parent's."""
+        process = os.getpid()
+        if self._threads is None or self._threads[0] != process:
+            self._threads = (process, ThreadPoolExecutor(self.threads, "decisions"))
+        return self._threads[1]
 
     def _record(self, rows: int, count: int) -> Record:
         """Room for the records of a batch."""

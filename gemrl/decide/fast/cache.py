@@ -1,7 +1,12 @@
 """Numba's compiled programs, kept between runs in the cache folder."""
 
+import atexit
 import hashlib
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +27,16 @@ def _folder() -> Path:
     digest = hashlib.sha256(version("numba").encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
-    return home() / "compiled" / f"numba-{digest.hexdigest()[:16]}"
+    folder = home() / "compiled" / f"numba-{digest.hexdigest()[:16]}"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if os.access(folder, os.W_OK):
+        return folder
+    # Numba would quietly go elsewhere, where it misses changes.
+    temporary = Path(tempfile.mkdtemp(prefix="gemrl-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    say(f"{folder} cannot be written: fast decisions are compiled for this process alone")
+    return temporary
 
 
 FOLDER = _folder()
