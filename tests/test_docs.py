@@ -15,11 +15,11 @@ from gemrl.evaluate.rows import read_rows
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_readmes_ten_lines_run(tmp_path, monkeypatch, maze_arrays):
+def test_the_readmes_lines_run(tmp_path, monkeypatch, maze_arrays):
     import numpy as np
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    code = "".join(re.findall(r"```python\n(.*?)```", text, flags=re.S))
     monkeypatch.chdir(tmp_path)
     np.savez("umaze.npz", **maze_arrays)
     small = "steps=50, pretrain_steps=50, hidden=(16, 16)"
@@ -33,6 +33,7 @@ def test_the_readmes_ten_lines_run(tmp_path, monkeypatch, maze_arrays):
     exec(compile(code, "README.md", "exec"), names)
     assert names["d"].action.shape == (2,)
     assert len(names["rows"]) == 2
+    assert set(names["guarded"].verdict.p) == {"support", "novelty", "spread"}
 
 
 def test_results_page_shows_exactly_what_the_committed_rows_give():

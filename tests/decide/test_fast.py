@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -282,13 +283,16 @@ def test_threads_of_the_caller_do_not_disturb_one_another(trained):
         assert_same_bits(record, found[row])
 
 
-def test_a_forked_child_decides_batches_too(trained):
-    dimensions, policy = trained
+def test_a_forked_child_decides_batches_too():
+    dimensions = DIMENSIONS[0]
+    policy = load_policy(dimensions, "fast")
     states, knobs = many_states(dimensions, 8), gemrl.Knobs(n=20)
     parent = FastBackend(policy.models, policy.spec, threads=2)
     shape, ones = Shape.of(knobs), np.ones(8, np.float32)
     expected = parent.decide(states, np.asarray(1, np.uint32), ones, ones, shape)["action"]
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX has threads, and the child does without JAX.
+        child = os.fork()
     if child == 0:  # pragma: no cover (another process)
         signal.alarm(60)
         found = parent.decide(states, np.asarray(1, np.uint32), ones, ones, shape)["action"]
@@ -306,8 +310,9 @@ def test_a_cache_folder_that_cannot_be_written_is_said_and_not_used(monkeypatch,
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_second_process_compiles_nothing_and_says_nothing(trained):
-    dimensions, policy = trained
+def test_a_second_process_compiles_nothing_and_says_nothing():
+    dimensions = DIMENSIONS[0]
+    policy = load_policy(dimensions, "fast")
     expected = policy.decide(states_of(dimensions)[0], gemrl.Knobs(n=20), seed=1).action
     home = cache.FOLDER.parents[1]
     kept = sorted(path.name for path in cache.FOLDER.rglob("*") if path.is_file())

@@ -15,7 +15,7 @@ from random_networks import ACTION_DIM, CRITICS, random_policy, random_states
 import gemrl
 from gemrl.decide.backend import Scored, Shape
 
-RANDOM = settings(max_examples=25, deadline=None, derandomize=True)
+RANDOM = settings(max_examples=15, deadline=None, derandomize=True)
 ROWS, CANDIDATES = 4, 11
 # JAX compiles each for itself, so there are few.
 WORDS = [
@@ -177,6 +177,15 @@ def candidates_and_scores(backend):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux sets a process's cores")
+def own_cache(backend):
+    """Where this process keeps what numba compiled, so that another need not compile it again."""
+    if backend == "jax":
+        return {}
+    from gemrl.decide.fast.cache import FOLDER
+
+    return {"GEMRL_HOME": str(FOLDER.parents[1])}
+
+
 def test_candidates_do_not_depend_on_the_number_of_threads(backend, tmp_path):
     code = (
         "import os, sys\n"
@@ -186,14 +195,14 @@ def test_candidates_do_not_depend_on_the_number_of_threads(backend, tmp_path):
         "c, s = candidates_and_scores(sys.argv[1])\n"
         "np.savez(sys.argv[2], c=c, s=s)\n"
     )
+    candidates, scores = candidates_and_scores(backend)
     kept = tmp_path / "kept.npz"
     folders = [str(Path(__file__).parent), *sys.path]
     subprocess.run(
         [sys.executable, "-c", code, backend, str(kept)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)} | own_cache(backend),
         check=True,
     )
-    candidates, scores = candidates_and_scores(backend)
     with np.load(kept) as one_core:
         np.testing.assert_array_equal(one_core["c"], candidates)
         np.testing.assert_allclose(one_core["s"], scores, rtol=1e-5, atol=1e-5)

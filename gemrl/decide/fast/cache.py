@@ -27,7 +27,7 @@ def _folder() -> Path:
     digest = hashlib.sha256(version("numba").encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
-    folder = home() / "compiled" / f"numba-{digest.hexdigest()[:16]}"
+    folder = home() / "numba" / digest.hexdigest()[:16]
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if os.access(folder, os.W_OK):
