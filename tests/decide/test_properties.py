@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_networks import ACTION_DIM, CRITICS, random_policy, random_states
+from random_networks import ACTION_DIM, CRITICS, random_policy, random_states, require_backend
 
 import gemrl
 from gemrl.decide.backend import Scored, Shape
@@ -23,6 +23,13 @@ WORDS = [
     {"source": "behavior", "anchor": "barycenter", "k_smooth": 3, "value": "zscore"},
     {"source": "unimodal", "anchor": "none", "support": "raw"},
 ]
+
+
+@pytest.fixture(scope="session", params=["fast", pytest.param("jax", marks=pytest.mark.long)])
+def backend(request):
+    """JAX compiles for minutes here; shorter tests hold it to the same in every run."""
+    return require_backend(request.param)
+
 
 networks = st.integers(0, 2**16)
 seeds = st.integers(0, 2**32 - 1)
