@@ -175,7 +175,7 @@ def both(models, dims, seed=0):
     return gemrl.Policy(bundle, "jax"), gemrl.Policy(bundle, "fast")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     dims=st.integers(1, 30),

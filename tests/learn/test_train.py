@@ -231,6 +231,7 @@ def test_a_sink_that_cannot_be_opened_leaves_the_folder_free(data, tmp_path, mon
     assert (tmp_path / "run" / MANIFEST).exists()
 
 
+@pytest.mark.long
 def test_compiled_programs_that_were_damaged_are_compiled_anew_once(data_file, tmp_path):
     home = tmp_path / "home"
 
