@@ -15,7 +15,7 @@ from deciders.worker import LAMBDA, WEIGHT
 def make(dimensions: int, n: int, batch: int) -> Callable[[int], None]:
     """One state at a time: the graph has no batch."""
     if batch > 1:
-        raise NotImplementedError("the graph decides one state at a time")
+        raise ValueError(f"batch = {batch}: the graph decides one state at a time")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     options.inter_op_num_threads = 1

@@ -192,18 +192,11 @@ class Gates:
 
 def split_of(policy: Policy, data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Rows that the policy was trained on and rows that were held out of its training."""
-    manifest = policy.bundle.manifest
-    if data.fingerprint != manifest["dataset"]["fingerprint"]:
-        raise DataError(
-            f"{data.source} is not the dataset that this policy was trained on: fingerprint "
-            f"{data.fingerprint[:16]} where the bundle has "
-            f"{manifest['dataset']['fingerprint'][:16]}"
-        )
-    config = manifest["config"]
-    training, held = data.split_episodes(config["holdout"], config["seed"])
+    training, held = policy.bundle.split(data)
     if len(held) == 0:
+        share = policy.bundle.manifest["config"]["holdout"]
         raise DataError(
-            f"{data.source}: training held out no episode (holdout = {config['holdout']:g}), and "
+            f"{data.source}: training held out no episode (holdout = {share:g}), and "
             "states that were trained on say nothing of new ones; train with a larger holdout"
         )
     return training, held

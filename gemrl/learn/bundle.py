@@ -18,8 +18,9 @@ import jax
 import numpy as np
 
 import gemrl
+from gemrl.data.dataset import Dataset
 from gemrl.data.storage import write_text
-from gemrl.errors import BundleError, ConfigError
+from gemrl.errors import BundleError, ConfigError, DataError
 from gemrl.learn.spec import Spec
 from gemrl.learn.tensors import load_tree, save_tree
 from gemrl.methods import method_named
@@ -43,6 +44,17 @@ class Bundle:
     def digest(self) -> str:
         """SHA-256 of the manifest, which holds that of the weights: names this policy."""
         return self.manifest["digest"]
+
+    def split(self, data: Dataset) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of its dataset that it was trained on, and rows that were held out."""
+        trained_on = self.manifest["dataset"]["fingerprint"]
+        if data.fingerprint != trained_on:
+            raise DataError(
+                f"{data.source} is not the dataset that this policy was trained on: fingerprint "
+                f"{data.fingerprint[:16]} where the bundle has {trained_on[:16]}"
+            )
+        config = self.manifest["config"]
+        return data.split_episodes(config["holdout"], config["seed"])
 
 
 def config_to_json(config: MethodConfig) -> dict[str, Any]:

@@ -202,22 +202,34 @@ def rank(
     audit[EXECUTED_COLLAPSE] = nearest(action, state.behavior_means)
 
 
+@compiled
+def score_row(
+    row: int, obs: Any, seeds: Any, first: int, options: Options, policy: Any, memory: Any,
+    record: Record,
+) -> None:  # fmt: skip
+    """Look at one state and score its candidates from `first` on, as many as the record holds."""
+    actor, behavior, critics, scales = policy
+    state, where, room, work = memory
+    high, low = hashed(0, np.int64(seeds[row, 0]), np.int64(seeds[row, 1]))
+    look(obs[row], actor, behavior, critics, scales, state, room)
+    found = record.of_candidates[row]
+    record.of_states[row, SHARE] = score_chunk(
+        state, actor, behavior, critics, scales, options, high, low, first, where, room, work,
+        record.candidates[row], found[Q:], found[SUPPORT],
+    )  # fmt: skip
+
+
 @entry
 def decide_rows(
     begin: int, end: int, obs: Any, seeds: Any, lam: Any, wp: Any, options: Options, policy: Held,
     memory: Held, record: Record,
 ) -> None:  # fmt: skip
     """Decide rows `begin` to `end - 1`; `seeds` [B, 2] are each row's seed and number."""
-    actor, behavior, critics, scales = policy.parts
-    state, where, room, work = memory.parts
+    parts, room = policy.parts, memory.parts
+    _, behavior, _, scales = parts
+    state, _, _, work = room
     for row in range(begin, end):
-        high, low = hashed(0, np.int64(seeds[row, 0]), np.int64(seeds[row, 1]))
-        look(obs[row], actor, behavior, critics, scales, state, room)
-        found = record.of_candidates[row]
-        record.of_states[row, SHARE] = score_chunk(
-            state, actor, behavior, critics, scales, options, high, low, 0, where, room, work,
-            record.candidates[row], found[Q:], found[SUPPORT],
-        )  # fmt: skip
+        score_row(row, obs, seeds, 0, options, parts, room, record)
         rank(state, behavior, scales, options, lam[row], wp[row], row, record, work)
 
 
@@ -227,16 +239,9 @@ def score_rows(
     memory: Held, record: Record,
 ) -> None:  # fmt: skip
     """Only score, and candidates from `first` on."""
-    actor, behavior, critics, scales = policy.parts
-    state, where, room, work = memory.parts
+    parts, room = policy.parts, memory.parts
     for row in range(begin, end):
-        high, low = hashed(0, np.int64(seeds[row, 0]), np.int64(seeds[row, 1]))
-        look(obs[row], actor, behavior, critics, scales, state, room)
-        found = record.of_candidates[row]
-        record.of_states[row, SHARE] = score_chunk(
-            state, actor, behavior, critics, scales, options, high, low, first, where, room, work,
-            record.candidates[row], found[Q:], found[SUPPORT],
-        )  # fmt: skip
+        score_row(row, obs, seeds, first, options, parts, room, record)
 
 
 @entry

@@ -9,7 +9,7 @@ import numpy as np
 from gemrl.data.dataset import Dataset
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
-from gemrl.errors import ConfigError, DataError
+from gemrl.errors import ConfigError
 from gemrl.evaluate.audit import measures
 from gemrl.evaluate.audit.findings import findings
 from gemrl.evaluate.audit.looks import SAMPLES, Kept, Plan, look_at_all
@@ -85,15 +85,7 @@ def audit(
 
 def _parts(policy: Policy, data: Dataset) -> dict[str, Dataset]:
     """The rows that the policy was trained on and, where there are any, those held out."""
-    manifest = policy.bundle.manifest
-    if data.fingerprint != manifest["dataset"]["fingerprint"]:
-        raise DataError(
-            f"{data.source} is not the dataset that this policy was trained on: fingerprint "
-            f"{data.fingerprint[:16]} where the bundle has "
-            f"{manifest['dataset']['fingerprint'][:16]}"
-        )
-    config = manifest["config"]
-    training, held = data.split_episodes(config["holdout"], config["seed"])
+    training, held = policy.bundle.split(data)
     parts = {"training": training} | ({"held_out": held} if len(held) else {})
     return {name: data.select(rows) for name, rows in parts.items()}
 
