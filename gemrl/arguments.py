@@ -154,6 +154,10 @@ class TrainArgs(Generic[Config]):
     """Write the metrics for TensorBoard as well, to OUT/tensorboard."""
     wandb: str | None = None
     """Send the metrics to this project of Weights & Biases as well."""
+    snapshot_every: int | None = None
+    """Keep the policy on its way after every so many updates, as a bundle in OUT/snapshots."""
+    baselines: bool = False
+    """Train the actors of IQL and behaviour cloning beside GEM as well, into OUT/baselines."""
     data_parallel: bool = False
     """Split each minibatch among all devices of this machine."""
     coordinator: str | None = None

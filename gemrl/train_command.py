@@ -52,6 +52,8 @@ def train(args: TrainArgs[Any], words: Sequence[str]) -> None:
             resume=args.resume,
             tensorboard=args.tensorboard,
             wandb=args.wandb,
+            snapshot_every=args.snapshot_every,
+            baselines=args.baselines,
             devices=devices,
         )
     print(out)

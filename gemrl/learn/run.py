@@ -20,7 +20,7 @@ from gemrl.learn.loop import Totals, no_totals, phase_key, run_updates
 from gemrl.learn.metrics import append_metrics, cut_metrics
 from gemrl.learn.rows import LOG_EVERY, Rows, Windows
 from gemrl.learn.spec import Spec
-from gemrl.methods.protocol import Batch, Method, MethodConfig, Phase
+from gemrl.methods.protocol import MAIN, Batch, Method, MethodConfig, Phase
 from gemrl.progress import Report, bar, say
 
 # Seconds between two looks at signals: a call to the compiled loop runs about that long.
@@ -52,6 +52,10 @@ class Run:
     wish: Wish
     open_sinks: Callable[[int], list[Sink]]
     """Other places for metrics, of a run that goes on after so many updates."""
+    snapshot_every: int | None = None
+    """Updates of the main phase between two calls of `keep`; None for no call."""
+    keep: Callable[[Any, int], None] = lambda state, done: None
+    """Keeps the policy as it is after so many updates of the main phase."""
     quiet: bool = False
     _sinks: list[Sink] = field(default_factory=list)
     _watch: Watch = field(default_factory=Watch)
@@ -160,6 +164,7 @@ class Run:
                 window = windows.at(done - start)
                 line = min(end, _after(done, LOG_EVERY), _after(done, every))
                 stop = min(line, start + window.stop, done + pace.updates)
+                stop = min(stop, start + self._next_snapshot(phase, done - start))
                 state, totals = run(
                     state,
                     totals or self.devices.replicate(self._no_totals(phase, state)),
@@ -178,6 +183,8 @@ class Run:
                 if done == line or broken >= 0:
                     detail = self._line(state, totals, phase, start, done, broken)
                     totals = None
+                if done - start == self._next_snapshot(phase, done - start - 1):
+                    self._snapshot(state, phase, done - start)
                 if done % every == 0:
                     self._save(state, totals, phase, done)
                 report(done - start, detail)
@@ -208,6 +215,17 @@ class Run:
             if not self.quiet:
                 say(f"after {done:,} updates: {sentence}")
         return shown(metrics)
+
+    def _next_snapshot(self, phase: Phase, done: int) -> int:
+        """Updates of the phase after which the next snapshot is due; its end where none is."""
+        if self.snapshot_every is None or phase.name != MAIN:
+            return phase.steps
+        return min(_after(done, self.snapshot_every), phase.steps)
+
+    def _snapshot(self, state: Any, phase: Phase, done: int) -> None:
+        if done < phase.steps:  # The last state becomes the run's own bundle.
+            check_weights(state, self.out, phase.name, done)
+            self.devices.together(lambda: self.devices.lead and self.keep(state, done))
 
     def _save(self, state: Any, totals: Totals | None, phase: Phase, done: int) -> None:
         check_weights(state, self.out, phase.name, done)

@@ -18,7 +18,7 @@ from gemrl.data.shards import ShardedDataset
 from gemrl.data.storage import write_text
 from gemrl.data.tasks import RewardTransform, task_named
 from gemrl.decide.policy import Policy
-from gemrl.errors import DataError, TrainingError
+from gemrl.errors import ConfigError, DataError, TrainingError
 from gemrl.learn.bundle import MANIFEST, Bundle, config_to_json, load_bundle, save_bundle
 from gemrl.learn.calibration import ROWS, calibrate
 from gemrl.learn.checkpoint import identity, newest_checkpoint
@@ -30,8 +30,8 @@ from gemrl.learn.metrics import METRICS
 from gemrl.learn.rows import Rows, RowsInMemory, RowsOnDisk
 from gemrl.learn.run import Run
 from gemrl.learn.spec import Spec, fixed_rewards, packed, scale, scaled, spec_of
-from gemrl.methods import default_config, method_of
-from gemrl.methods.protocol import Method, MethodConfig
+from gemrl.methods import beside, default_config, gem, method_named, method_of
+from gemrl.methods.protocol import MAIN, Companion, Method, MethodConfig
 from gemrl.progress import say
 
 STARTED = "run.json"
@@ -49,6 +49,8 @@ def train(
     quiet: bool = False,
     tensorboard: bool = False,
     wandb: str | None = None,
+    snapshot_every: int | None = None,
+    baselines: bool = False,
     devices: Devices | None = None,
 ) -> Policy:
     """Train a policy and leave it as a bundle in the folder `out`.
@@ -56,15 +58,25 @@ def train(
     With `resume` a run that was cut off goes on from its last checkpoint, to the same weights as if
     it had never stopped; a finished one is loaded. Without, a folder in use is refused. Ctrl-C and
     SIGTERM save before they stop. `tensorboard` and `wandb` (a project's name) send the metrics
-    there as well. `devices` splits each minibatch: see `gemrl.learn.devices`.
+    there as well. `snapshot_every` keeps the policy on its way after every so many updates of the
+    main phase, as a bundle in `out/snapshots`. `baselines` trains IQL's and behaviour cloning's
+    actors beside GEM, into `out/baselines`. `devices` splits each minibatch: see
+    `gemrl.learn.devices`.
     """
     if not isinstance(data, Dataset | ShardedDataset):
         raise DataError(f"train needs a Dataset, not {data!r}: see load_dataset and from_arrays")
     config = default_config("gem", data.task) if config is None else config
     method = method_of(config)
+    if baselines:
+        if method is not gem.METHOD:
+            raise ConfigError(f"baselines go with gem, and the method is {method.name}")
+        method = beside.METHOD
+    if snapshot_every is not None and snapshot_every < 1:
+        raise ConfigError(f"snapshot_every = {snapshot_every}: must be at least 1")
     devices = devices or Devices()
     devices.share(config.batch_size)  # Refuses one that cannot be shared.
-    run_identity = identity(config_to_json(config), method.name, data.fingerprint, data.task)
+    trained = f"{method.name} with baselines" if baselines else method.name
+    run_identity = identity(config_to_json(config), trained, data.fingerprint, data.task)
     _check_alike(run_identity, devices)
     data.require_trainable()
     out = Path(out)
@@ -85,25 +97,46 @@ def train(
             config=config_to_json(config),
             name=out.name,
         )
-        bundle = _train(data, config, out, run_identity, resume, quiet, devices, sinks)
+        bundle = _train(
+            data, config, method, out, run_identity, resume, quiet, devices, sinks, snapshot_every
+        )
     return Policy(bundle)
 
 
 def _train(
     data: Dataset | ShardedDataset,
     config: MethodConfig,
+    method: Method,
     out: Path,
     run_identity: str,
     resume: bool,
     quiet: bool,
     devices: Devices,
     sinks: Callable[..., list[Sink]],
+    snapshot_every: int | None,
 ) -> Bundle:
-    method = method_of(config)
     train_rows, held_rows = data.split_episodes(config.holdout, config.seed)
     parts = {"training": train_rows} | ({"held_out": held_rows} if len(held_rows) else {})
     spec = _spec(data, train_rows)
     watched = {part: data.select(_spread(rows, _WATCHED)) for part, rows in parts.items()}
+    judged = {part: data.select(_spread(rows, ROWS)) for part, rows in parts.items()}
+
+    def keep(folder: Path, state: Any, done: int) -> Bundle:
+        """Save the policy after `done` updates of the main phase, its companions first."""
+        own = Companion(method.name, config, method.models(state))
+        others = method.companions(config, state)
+        bundles = []
+        for place, (name, settings, found) in (
+            *((baseline(folder, other.method), other) for other in others),
+            (folder, own),
+        ):
+            models = jax.tree.map(np.asarray, found)
+            about = _about(data, settings, method_named(name), held_rows)
+            about["updates"][MAIN] = done
+            about |= {"identity": run_identity, "calibration": calibrate(models, spec, judged)}
+            bundles.append(save_bundle(place, name, settings, models, spec, **about))
+        return bundles[-1]
+
     with stop_on_signals() as wish:
         run = Run(
             method=method,
@@ -117,18 +150,24 @@ def _train(
             devices=devices,
             wish=wish,
             open_sinks=lambda done: sinks(done=done),
+            snapshot_every=snapshot_every,
+            keep=lambda state, done: keep(snapshot(out, done), state, done),
             quiet=quiet,
         )
         state = run.to_the_end(resume)
-        models = jax.tree.map(np.asarray, method.models(state))
-        judged = {part: data.select(_spread(rows, ROWS)) for part, rows in parts.items()}
-        about = _about(data, config, method, held_rows)
-        about |= {"identity": run_identity, "calibration": calibrate(models, spec, judged)}
         with tempfile.TemporaryDirectory() as nowhere:
             folder = out if devices.lead else Path(nowhere)
-            return devices.together(
-                lambda: save_bundle(folder, method.name, config, models, spec, **about)
-            )
+            return devices.together(lambda: keep(folder, state, config.steps))
+
+
+def snapshot(out: Path, done: int) -> Path:
+    """Where a run keeps its policy as it was after so many updates of the main phase."""
+    return out / "snapshots" / f"{done:010d}"
+
+
+def baseline(run: Path, method: str) -> Path:
+    """Where a run keeps a baseline that was trained beside it."""
+    return run / "baselines" / method
 
 
 def is_unfinished(out: Path) -> bool:

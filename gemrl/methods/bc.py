@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Key
 from gemrl.maths.mixture import gate_entropy, log_prob
 from gemrl.methods.networks import MixtureNet
 from gemrl.methods.protocol import (
+    MAIN,
     Batch,
     Method,
     MethodConfig,
@@ -77,7 +78,7 @@ def update(state: BcState, batch: Batch, config: BcConfig) -> tuple[BcState, Met
 
 def phases(config: BcConfig) -> tuple[Phase, ...]:
     """One phase."""
-    return (Phase("main", config.steps, update),)
+    return (Phase(MAIN, config.steps, update),)
 
 
 def models(state: BcState) -> Models:

@@ -18,7 +18,7 @@ from gemrl.maths.mixture import em_surrogate, gate_entropy, log_joint
 from gemrl.methods.bc import fit_likelihood
 from gemrl.methods.iql import CriticParams, IqlConfig, critic_losses, follow, init_critics
 from gemrl.methods.networks import Critic, MixtureNet
-from gemrl.methods.protocol import Batch, Method, Metrics, Models, Phase, descend, floor_share
+from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Models, Phase, descend, floor_share
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def phases(config: GemConfig) -> tuple[Phase, ...]:
     """The behaviour density first, then everything else."""
     return (
         Phase("behavior", config.behavior_steps, update_behavior),
-        Phase("main", config.steps, update),
+        Phase(MAIN, config.steps, update),
     )
 
 

@@ -16,6 +16,7 @@ from gemrl.maths.expectile import expectile_loss, guidance_weight
 from gemrl.maths.mixture import log_prob
 from gemrl.methods.networks import Critic, MixtureNet, Value
 from gemrl.methods.protocol import (
+    MAIN,
     Batch,
     Method,
     MethodConfig,
@@ -83,13 +84,20 @@ def init_critics(
     return CriticParams(critics, Value(obs_dim, config.hidden, value_key))
 
 
+def advantage(
+    learner: CriticParams, targets: tuple[Critic, ...], batch: Batch
+) -> Float[Array, " b"]:
+    """What the data's action is worth more than the state, by the most pessimistic target."""
+    target_q = [target(batch.obs, batch.action) for target in targets]
+    min_target = jax.lax.stop_gradient(jnp.min(jnp.stack(target_q), axis=0))  # Eq. 63
+    return min_target - learner.value(batch.obs)  # Eq. 64
+
+
 def critic_losses(
     learner: CriticParams, targets: tuple[Critic, ...], batch: Batch, config: IqlConfig
 ) -> tuple[Float[Array, ""], Float[Array, " b"], Metrics]:
     """L_Q + L_V, the advantage, and metrics; everything from the parameters before the update."""
-    target_q = [target(batch.obs, batch.action) for target in targets]
-    min_target = jax.lax.stop_gradient(jnp.min(jnp.stack(target_q), axis=0))  # Eq. 63
-    delta = min_target - learner.value(batch.obs)  # Eq. 64
+    delta = advantage(learner, targets, batch)
     value_loss = jnp.mean(expectile_loss(delta, config.expectile))  # Eq. 66
 
     next_value = jax.lax.stop_gradient(learner.value(batch.next_obs))
@@ -125,22 +133,29 @@ def init(config: IqlConfig, obs_dim: int, action_dim: int, key: Key[Array, ""]) 
     return IqlState(learner, learner.critics, actor, opt_state)
 
 
+def actor_loss(
+    actor: MixtureNet, advantage: Float[Array, " b"], batch: Batch, config: IqlConfig
+) -> tuple[Float[Array, ""], Metrics]:
+    """E[-omega log pi(a|s)]: regression weighted by the advantage."""
+    weight = guidance_weight(advantage, config.beta, config.weight_cap)
+    log_likelihood = log_prob(actor(batch.obs), batch.action)
+    loss = -jnp.mean(weight * log_likelihood)
+    return loss, {
+        "actor/loss": loss,
+        "actor/nll": -jnp.mean(log_likelihood),
+        "actor/weight": jnp.mean(weight),
+        "actor/weight_clipped": jnp.mean(weight >= config.weight_cap),
+    }
+
+
 def update(state: IqlState, batch: Batch, config: IqlConfig) -> tuple[IqlState, Metrics]:
     """One joint gradient step on critics, value and actor."""
 
     def loss(params: tuple[CriticParams, MixtureNet]) -> tuple[Float[Array, ""], Metrics]:
         learner, actor = params
-        critic_loss, advantage, metrics = critic_losses(learner, state.targets, batch, config)
-        weight = guidance_weight(advantage, config.beta, config.weight_cap)
-        log_likelihood = log_prob(actor(batch.obs), batch.action)
-        actor_loss = -jnp.mean(weight * log_likelihood)
-        metrics |= {
-            "actor/loss": actor_loss,
-            "actor/nll": -jnp.mean(log_likelihood),
-            "actor/weight": jnp.mean(weight),
-            "actor/weight_clipped": jnp.mean(weight >= config.weight_cap),
-        }
-        return critic_loss + actor_loss, metrics
+        critic_loss, delta, metrics = critic_losses(learner, state.targets, batch, config)
+        weighted_loss, actor_metrics = actor_loss(actor, delta, batch, config)
+        return critic_loss + weighted_loss, metrics | actor_metrics
 
     (learner, actor), opt_state, metrics = descend(
         loss, (state.learner, state.actor), state.opt_state, config
@@ -153,7 +168,7 @@ def update(state: IqlState, batch: Batch, config: IqlConfig) -> tuple[IqlState, 
 
 def phases(config: IqlConfig) -> tuple[Phase, ...]:
     """One phase."""
-    return (Phase("main", config.steps, update),)
+    return (Phase(MAIN, config.steps, update),)
 
 
 def models(state: IqlState) -> Models:

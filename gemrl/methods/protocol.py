@@ -19,6 +19,9 @@ from gemrl.methods.networks import Critic, MixtureNet, Value
 
 Metrics = dict[str, Float[Array, ""]]
 
+MAIN = "main"
+"""Name of the phase whose updates `steps` counts."""
+
 
 class Batch(NamedTuple):
     """A minibatch: scaled observations, actions in [-1, 1], transformed rewards.
@@ -131,6 +134,14 @@ class Phase(NamedTuple):
     update: Callable[[Any, Batch, Any], tuple[Any, Metrics]]
 
 
+class Companion(NamedTuple):
+    """A policy that another method's training yields on the way."""
+
+    method: str
+    config: MethodConfig
+    models: Models
+
+
 class Method(NamedTuple):
     """A method as the training loop and the bundle see it."""
 
@@ -140,6 +151,8 @@ class Method(NamedTuple):
     """`init(config, obs_dim, action_dim, key)` gives the state that training carries along."""
     phases: Callable[[Any], tuple[Phase, ...]]
     models: Callable[[Any], Models]
+    companions: Callable[[Any, Any], tuple[Companion, ...]] = lambda config, state: ()
+    """`companions(config, state)` gives the policies that come with the method's own."""
 
 
 def descend(
