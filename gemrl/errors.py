@@ -48,5 +48,9 @@ class TrainingError(GemrlError, RuntimeError):
     """Training diverged, or a run folder is in use or does not fit the run."""
 
 
+class EvaluationError(GemrlError, RuntimeError):
+    """Episodes could not be run: a worker failed, died again and again, or cannot be reached."""
+
+
 class MissingExtraError(GemrlError, ImportError):
     """Something was asked for that needs an optional part of the installation."""

@@ -1,8 +1,10 @@
 """Episodes of a policy in its task's environment, all of them stepped together."""
 
 import hashlib
+import time
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,7 @@ def evaluate_policy(
     episodes: int | None = None,
     protocol: str = "test",
     task: str | None = None,
+    mass_scale: float = 1.0,
     rows_file: str | Path | None = None,
     quiet: bool = False,
 ) -> list[Row]:
@@ -36,38 +39,47 @@ def evaluate_policy(
 
     With `rows_file` they are appended there, and episodes that it already holds are not run again.
     """
-    if protocol not in PROTOCOLS:
-        raise ConfigError(f"protocol = {protocol!r}: must be one of {', '.join(PROTOCOLS)}")
-    name = task or policy.bundle.manifest["task"]
-    if name is None:
-        raise TaskError("this policy's data names no task: say which with task=... or --task")
-    chosen = task_named(name)
-    count = chosen.episodes if episodes is None else episodes
-    seeds = PROTOCOLS[protocol]
-    if not 1 <= count <= len(seeds):
-        raise ConfigError(f"episodes = {count}: must be from 1 to {len(seeds):,}")
-    knobs = policy.knobs_for(name) if knobs is None else knobs
-    _require_fit(policy, chosen)
+    chosen = task_of(policy, task)
+    seeds = episode_seeds(chosen, protocol, episodes)
+    knobs = policy.knobs_for(chosen.name) if knobs is None else knobs
 
-    cell = cell_of(policy.digest, name, protocol, knobs.to_json())
+    cell = cell_of(policy.digest, chosen.name, protocol, knobs.to_json(), mass_scale)
     found = {}
     if rows_file is not None:
         found = {r.episode_seed: r for r in read_rows(rows_file) if r.cell == cell}
-    wanted = [seed for seed in seeds[:count] if seed not in found]
+    wanted = [seed for seed in seeds if seed not in found]
     if wanted:
-        with bar(
-            f"{protocol}: {policy.method}, {knobs.describe()}", chosen.horizon, "steps", quiet
-        ) as b:
-            rows, paths = rollout(policy, knobs, chosen, np.array(wanted), protocol, b)
+        title = f"{protocol}: {policy.method}, {knobs.describe()}"
+        with bar(title, len(wanted) * chosen.horizon, "steps", quiet) as report:
+            rows, paths = rollout(
+                policy, knobs, chosen, wanted, protocol, mass_scale=mass_scale, report=report
+            )
         found |= {row.episode_seed: row for row in rows}
         if rows_file is not None:
             append_rows(Path(rows_file), rows)
             _keep_paths(Path(rows_file).parent, cell, paths)
-    return [found[seed] for seed in seeds[:count]]
+    return [found[seed] for seed in seeds]
 
 
-def _require_fit(policy: Policy, task: Task) -> None:
-    """Refuse to drive an environment whose observations or actions are not the policy's."""
+def episode_seeds(task: Task, protocol: str, episodes: int | None) -> list[int]:
+    """The first seeds of a protocol, as many as asked for or as the task has."""
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"protocol = {protocol!r}: must be one of {', '.join(PROTOCOLS)}")
+    count = task.episodes if episodes is None else episodes
+    seeds = PROTOCOLS[protocol]
+    if not 1 <= count <= len(seeds):
+        raise ConfigError(f"episodes = {count}: must be from 1 to {len(seeds):,}")
+    return list(seeds[:count])
+
+
+def task_of(policy: Policy, name: str | None = None) -> Task:
+    """The task that a policy is evaluated in. Refuses one whose observations or actions are not
+    the policy's.
+    """
+    name = name or policy.bundle.manifest["task"]
+    if name is None:
+        raise TaskError("this policy's data names no task: say which with task=... or --task")
+    task = task_named(name)
     spec = policy.spec
     bounds = (task.action_low, task.action_high)
     if (spec.obs_dim, spec.action_dim) != (task.obs_dim, task.action_dim):
@@ -77,46 +89,62 @@ def _require_fit(policy: Policy, task: Task) -> None:
         )
     if not ((spec.action_low == bounds[0]).all() and (spec.action_high == bounds[1]).all()):
         raise TaskError(f"{task.name} has actions from {bounds[0]} to {bounds[1]}; the policy not")
+    return task
 
 
 def rollout(
     policy: Policy,
     knobs: Knobs,
     task: Task,
-    episode_seeds: np.ndarray,
+    seeds: Sequence[int],
     protocol: str,
+    *,
+    mass_scale: float = 1.0,
     report: Report = silent,
 ) -> tuple[list[Row], np.ndarray]:
     """One episode a seed. Returns rows and the observations [T + 1, E, S] along the way, which
     stand still once an episode has ended.
     """
-    count = len(episode_seeds)
-    env = make_env(task, count)
-    observations = [env.reset(episode_seeds)]
+    count = len(seeds)
+    env = make_env(task, count, mass_scale=mass_scale)
+    observations = [env.reset(np.array(seeds))]
+    clock = time.perf_counter
+    began, deciding, simulating = clock(), 0.0, 0.0
     # Each step of each episode has a decision seed of its own, whoever shares the batch.
     decision_seeds = np.stack(
-        [np.random.default_rng([s, 1]).integers(2**32, size=task.horizon) for s in episode_seeds]
+        [np.random.default_rng([s, 1]).integers(2**32, size=task.horizon) for s in seeds]
     )
     returns, lengths = np.zeros(count), np.zeros(count, dtype=int)
     sums: dict[str, np.ndarray] = {}
     alive = np.arange(count)
     for t in range(task.horizon):
         asked = _padded(alive, count)
+        before = clock()
         decision = policy.decide(observations[-1][asked], knobs, seed=decision_seeds[asked, t], t=t)
+        deciding += clock() - before
         for name, values in audit_fields(decision).items():
             sums.setdefault(name, np.zeros(count))[alive] += values[: len(alive)]
         actions = np.zeros((count, task.action_dim))
         actions[alive] = decision.action[: len(alive)]
+        before = clock()
         observation, rewards, ended = env.step(actions)
+        simulating += clock() - before
         observations.append(observation)
         returns += rewards
         lengths[alive] += 1
         alive = np.flatnonzero(~ended)
-        report(t + 1)
+        # An episode that is over has none of its steps left.
+        ahead = len(alive) * (task.horizon - t - 1)
+        report(count * task.horizon - ahead, f"{count - len(alive)} of {count} episodes over")
         if len(alive) == 0:
             observations += [observation] * (task.horizon - t - 1)
-            report(task.horizon)
             break
+    report(count * task.horizon, f"{count} of {count} episodes over")
+    seconds = {
+        "wall_seconds": clock() - began,
+        "decide_seconds": deciding,
+        "simulate_seconds": simulating,
+    }
 
     means = {name: total / lengths for name, total in sums.items()}
     manifest = policy.bundle.manifest
@@ -137,9 +165,11 @@ def rollout(
             episode_return=float(returns[i]),
             score=normalized_score(float(returns[i]), *task.reference),
             length=int(lengths[i]),
+            mass_scale=mass_scale,
+            **{name: total * float(lengths[i] / lengths.sum()) for name, total in seconds.items()},
             **{k: None if np.isnan(v[i]) else float(v[i]) for k, v in means.items()},
         )
-        for i, seed in enumerate(episode_seeds)
+        for i, seed in enumerate(seeds)
     ]
     return rows, np.stack(observations)
 

@@ -54,7 +54,7 @@ class Run:
     """Other places for metrics, of a run that goes on after so many updates."""
     snapshot_every: int | None = None
     """Updates of the main phase between two calls of `keep`; None for no call."""
-    keep: Callable[[Any, int], None] = lambda state, done: None
+    keep: Callable[[Any, int], object] = lambda state, done: None
     """Keeps the policy as it is after so many updates of the main phase."""
     quiet: bool = False
     _sinks: list[Sink] = field(default_factory=list)

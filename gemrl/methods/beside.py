@@ -53,7 +53,7 @@ def update_behavior(state: State, batch: Batch, config: gem.GemConfig) -> tuple[
 
 
 def update(state: State, batch: Batch, config: gem.GemConfig) -> tuple[State, Metrics]:
-    """One step of each. The advantage is the one that GEM's step computes: compiled, it is shared."""
+    """One step of each. Compiled, the advantage is computed once for GEM and IQL."""
     advantage = jax.lax.stop_gradient(iql.advantage(state.gem.learner, state.gem.targets, batch))
     iql_actor, iql_opt_state, iql_metrics = descend(
         lambda actor: iql.actor_loss(actor, advantage, batch, config),
@@ -90,8 +90,10 @@ def companions(config: gem.GemConfig, state: State) -> tuple[Companion, ...]:
 
 def _settings(kind: type[MethodConfig], config: gem.GemConfig) -> Any:
     """A baseline's settings: GEM's where it has them too, but one component."""
-    shared = {field.name: getattr(config, field.name) for field in fields(kind)}
-    return kind(**(shared | ({"components": 1} if "components" in shared else {})))
+    values: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(kind)}
+    if "components" in values:
+        values["components"] = 1
+    return kind(**values)
 
 
 METHOD = Method("gem", gem.GemConfig, init, phases, lambda state: gem.models(state.gem), companions)

@@ -1,0 +1,135 @@
+"""Cells of an evaluation: what there is to run, what is in the rows already, and who runs the rest.
+
+A cell is one policy with one setting of knobs on the seeds of a protocol. One process, the driver,
+writes all rows, as each cell ends: a worker that dies costs its cell, and a driver that dies loses
+no cell that was finished.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from gemrl.data.tasks import task_named
+from gemrl.decide.knobs import Knobs
+from gemrl.decide.policy import Policy, load
+from gemrl.errors import TaskError
+from gemrl.evaluate.rollouts import episode_seeds, rollout, task_of
+from gemrl.evaluate.rows import Row, append_rows, cell_of, read_rows
+from gemrl.learn.bundle import load_manifest
+from gemrl.progress import bar
+
+# How often a cell is tried whose worker dies.
+TRIES = 3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One policy, one setting of knobs, and how many episodes of which protocol."""
+
+    run: Path
+    """Folder of the policy."""
+    knobs: Knobs
+    episodes: int | None = None
+    """Episodes; None for as many as the task has."""
+    protocol: str = "test"
+    task: str | None = None
+    """Task of a policy whose data names none."""
+    mass_scale: float = 1.0
+    audited_by: Path | None = None
+    """Folder of a policy whose behaviour density audits one that has none."""
+
+
+Work = dict[str, Any]
+"""A cell with the seeds that are missing, as JSON values: what goes to a worker."""
+Done = tuple[Work, list[Row]]
+Runner = Callable[[Sequence[Work]], Iterator[Done]]
+"""Runs work, anywhere and in any order, and yields each as it ends."""
+
+
+def run_cells(
+    cells: Iterable[Cell],
+    rows_file: Callable[[Cell], Path],
+    runner: Runner | None = None,
+    quiet: bool = False,
+) -> list[Row]:
+    """The rows of all cells. What their files hold is not run again; what is run is added."""
+    kept: dict[Path, dict[tuple[str, int], Row]] = {}
+    asked: list[tuple[Path, str, list[int]]] = []
+    work: dict[tuple[Path, str], Work] = {}
+    for cell in cells:
+        file = rows_file(cell)
+        if file not in kept:
+            kept[file] = {(row.cell, row.episode_seed): row for row in read_rows(file)}
+        name, job = _work(cell)
+        asked.append((file, name, job["seeds"]))
+        missing = [seed for seed in job["seeds"] if (name, seed) not in kept[file]]
+        # The same cell may be asked for twice, with other numbers of episodes.
+        if len(missing) > len(work.get((file, name), {"seeds": []})["seeds"]):
+            work[file, name] = job | {"seeds": missing}
+    jobs = [job | {"id": i} for i, job in enumerate(work.values())]
+    files = [file for file, _ in work]
+    if jobs:
+        total = sum(len(job["seeds"]) for job in jobs)
+        with bar("evaluate", total, "episodes", quiet) as report:
+            ended = 0
+            for number, (job, rows) in enumerate((runner or here)(jobs), start=1):
+                append_rows(files[job["id"]], rows)
+                kept[files[job["id"]]] |= {(row.cell, row.episode_seed): row for row in rows}
+                ended += len(rows)
+                report(ended, f"{number} of {len(jobs)} cells; {describe(job)}")
+    return [kept[file][name, seed] for file, name, seeds in asked for seed in seeds]
+
+
+def _work(cell: Cell) -> tuple[str, Work]:
+    """The cell's name in rows, and the work with all of its seeds."""
+    manifest = load_manifest(cell.run)
+    name = cell.task or manifest["task"]
+    if name is None:
+        raise TaskError(f"{cell.run}: the policy's data names no task: say which")
+    seeds = episode_seeds(task_named(name), cell.protocol, cell.episodes)
+    knobs = cell.knobs.to_json()
+    return cell_of(manifest["digest"], name, cell.protocol, knobs, cell.mass_scale), {
+        "run": str(cell.run),
+        "task": name,
+        "knobs": knobs,
+        "protocol": cell.protocol,
+        "seeds": seeds,
+        "mass_scale": cell.mass_scale,
+        "audited_by": None if cell.audited_by is None else str(cell.audited_by),
+    }
+
+
+def describe(job: Work) -> str:
+    """A cell in a few words."""
+    knobs = Knobs.from_json(job["knobs"])
+    heavy = "" if job["mass_scale"] == 1 else f", masses × {job['mass_scale']:g}"
+    return f"{job['task']}, {job['run']}, {knobs.describe()}{heavy}"
+
+
+def here(jobs: Sequence[Work]) -> Iterator[Done]:
+    """Run the work in this process, one cell after the other."""
+    for job in jobs:
+        yield job, evaluate_work(job)
+
+
+def evaluate_work(job: Work) -> list[Row]:
+    """Rows of a cell's missing episodes."""
+    policy = _policy(job["run"], job["audited_by"])
+    rows, _ = rollout(
+        policy,
+        Knobs.from_json(job["knobs"]),
+        task_of(policy, job["task"]),
+        job["seeds"],
+        job["protocol"],
+        mass_scale=job["mass_scale"],
+    )
+    return rows
+
+
+# A worker has many cells of a policy, one after the other.
+@lru_cache(maxsize=4)
+def _policy(run: str, audited_by: str | None) -> Policy:
+    policy = load(run)
+    return policy if audited_by is None else policy.audited_by(load(audited_by))
