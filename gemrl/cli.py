@@ -34,6 +34,7 @@ from gemrl.data_commands import (
     data_make,
 )
 from gemrl.errors import ConfigError, GemrlError, KnobError
+from gemrl.evaluation_commands import ReproduceArgs, SweepArgs, reproduce, sweep
 from gemrl.train_command import train, train_parser
 
 
@@ -174,7 +175,9 @@ COMMANDS: dict[str, Command] = {
     "data inspect": (lambda _: DataInspectArgs, data_inspect, "what to know before training"),
     "train": (train_parser, train, "train a policy from a dataset"),
     "eval": (lambda _: EvalArgs, evaluate, "run a policy in its environment"),
+    "sweep": (lambda _: SweepArgs, sweep, "run policies with every combination of knobs"),
     "audit": (lambda _: AuditArgs, audit, "judge a policy on its dataset, with no environment"),
+    "reproduce": (lambda _: ReproduceArgs, reproduce, "a table or figure of the paper"),
     "report": (lambda _: ReportArgs, report, "one HTML page out of rows and bundles"),
 }
 

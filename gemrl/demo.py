@@ -1,8 +1,7 @@
 """`gemrl demo`: the whole of gemrl on Maze2D-umaze, from data to report, in minutes."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,10 +23,9 @@ from gemrl.evaluate.rollouts import evaluate_policy
 from gemrl.evaluate.rows import ROWS, Row
 from gemrl.evaluate.table import HEADINGS, LEGEND, Line, label_of, line
 from gemrl.learn.bundle import MANIFEST, config_to_json, load_manifest
-from gemrl.learn.parallel import Job, run_jobs
-from gemrl.methods import method_named, method_of
+from gemrl.learn.parallel import job, run_jobs
+from gemrl.learn.train import baseline
 from gemrl.methods.gem import GemConfig
-from gemrl.methods.protocol import Method, MethodConfig
 from gemrl.progress import bar
 
 TASK = "maze2d-umaze-v1"
@@ -53,8 +51,16 @@ def run_demo(
         if value is not None and value < 1:
             raise ConfigError(f"{name} = {value}: must be at least 1")
     runs = [out] if seeds == 1 else [out / f"seed-{seed}" for seed in range(seeds)]
-    rates: dict[str, Any] = {"learning_rate": learning_rate, "polyak": polyak}
-    configs = _configs(runs, steps, pretrain_steps, rates)
+    configs = {
+        run: GemConfig(
+            steps=steps,
+            seed=seed,
+            pretrain_steps=pretrain_steps,
+            learning_rate=learning_rate,
+            polyak=polyak,
+        )
+        for seed, run in enumerate(runs)
+    }
     screen = Console(highlight=False)
 
     screen.print(f"[bold]1. Data[/] for {TASK}")
@@ -74,23 +80,6 @@ def run_demo(
         screen.print(Padding(text, (0, 0, 0, 2)), style="dim")
     page = write_report(runs, out / "report.html")
     screen.print(f"\nThe report with pictures: [bold]{escape(str(page))}[/]", soft_wrap=True)
-
-
-def _configs(
-    runs: list[Path], steps: int, pretrain_steps: int | None, rates: dict[str, Any]
-) -> dict[Path, tuple[Method, MethodConfig]]:
-    """What is trained into each folder."""
-    configs: dict[Path, tuple[Method, MethodConfig]] = {}
-    for seed, run in enumerate(runs):
-        gem = GemConfig(steps=steps, seed=seed, pretrain_steps=pretrain_steps, **rates)
-        configs[run] = (method_of(gem), gem)
-        for name in BASELINES:
-            method = method_named(name)
-            known = {field.name for field in fields(method.config)}
-            own = {key: rate for key, rate in rates.items() if key in known}
-            config = method.config(steps=steps, seed=seed, **own)
-            configs[baseline(run, name)] = (method, config)
-    return configs
 
 
 def _data(screen: Console, steps: int, out: Path) -> tuple[Path, Dataset]:
@@ -113,34 +102,20 @@ def _data(screen: Console, steps: int, out: Path) -> tuple[Path, Dataset]:
     return file, data
 
 
-def _train(
-    screen: Console,
-    file: Path,
-    fingerprint: str,
-    configs: dict[Path, tuple[Method, MethodConfig]],
-) -> None:
+def _train(screen: Console, file: Path, fingerprint: str, configs: dict[Path, GemConfig]) -> None:
+    """Train GEM with its baselines beside it into each folder that has no policy yet."""
     jobs = []
-    for out, (method, config) in configs.items():
-        if (out / MANIFEST).exists():
-            manifest = load_manifest(out)
-            same_data = manifest["dataset"]["fingerprint"] == fingerprint
-            if manifest["config"] != config_to_json(config) or not same_data:
-                raise ConfigError(f"{out} has other settings or data: choose another --out")
-            screen.print(escape(f"{out} is trained already"), soft_wrap=True)
+    for out, config in configs.items():
+        if not (out / MANIFEST).exists():
+            jobs.append(job(f"seed {config.seed}", str(file), config, out, "--baselines"))
             continue
-        words = [str(file), "--method", method.name]
-        for field in fields(config):
-            value = getattr(config, field.name)
-            if value != field.default:
-                words += [f"--{field.name.replace('_', '-')}", str(value)]
-        updates = sum(phase.steps for phase in method.phases(config))
-        jobs.append(Job(f"{method.name}, seed {config.seed}", tuple(words), out, updates))
+        manifest = load_manifest(out)
+        same_data = manifest["dataset"]["fingerprint"] == fingerprint
+        whole = all((baseline(out, name) / MANIFEST).exists() for name in BASELINES)
+        if manifest["config"] != config_to_json(config) or not same_data or not whole:
+            raise ConfigError(f"{out} has other settings or data: choose another --out")
+        screen.print(escape(f"{out} is trained already"), soft_wrap=True)
     run_jobs(jobs)
-
-
-def baseline(run: Path, method: str) -> Path:
-    """Where the demo keeps a baseline of a run."""
-    return run / "baselines" / method
 
 
 def _with_baselines(run: Path) -> dict[str, Policy]:

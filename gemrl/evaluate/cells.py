@@ -14,7 +14,7 @@ from typing import Any
 from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy, load
-from gemrl.errors import TaskError
+from gemrl.errors import EvaluationError, TaskError
 from gemrl.evaluate.rollouts import episode_seeds, rollout, task_of
 from gemrl.evaluate.rows import Row, append_rows, cell_of, read_rows
 from gemrl.learn.bundle import load_manifest
@@ -66,14 +66,16 @@ def run_cells(
         asked.append((file, name, job["seeds"]))
         missing = [seed for seed in job["seeds"] if (name, seed) not in kept[file]]
         # The same cell may be asked for twice, with other numbers of episodes.
-        if len(missing) > len(work.get((file, name), {"seeds": []})["seeds"]):
+        planned = work.get((file, name))
+        if missing and (planned is None or len(missing) > len(planned["seeds"])):
             work[file, name] = job | {"seeds": missing}
-    jobs = [job | {"id": i} for i, job in enumerate(work.values())]
+    jobs: list[Work] = [job | {"id": i} for i, job in enumerate(work.values())]
     files = [file for file, _ in work]
     if jobs:
         total = sum(len(job["seeds"]) for job in jobs)
         with bar("evaluate", total, "episodes", quiet) as report:
             ended = 0
+            report(0, f"0 of {len(jobs)} cells")
             for number, (job, rows) in enumerate((runner or here)(jobs), start=1):
                 append_rows(files[job["id"]], rows)
                 kept[files[job["id"]]] |= {(row.cell, row.episode_seed): row for row in rows}
@@ -90,14 +92,17 @@ def _work(cell: Cell) -> tuple[str, Work]:
         raise TaskError(f"{cell.run}: the policy's data names no task: say which")
     seeds = episode_seeds(task_named(name), cell.protocol, cell.episodes)
     knobs = cell.knobs.to_json()
+    audit = None if cell.audited_by is None else load_manifest(cell.audited_by)["digest"]
     return cell_of(manifest["digest"], name, cell.protocol, knobs, cell.mass_scale), {
         "run": str(cell.run),
+        "digest": manifest["digest"],
         "task": name,
         "knobs": knobs,
         "protocol": cell.protocol,
         "seeds": seeds,
         "mass_scale": cell.mass_scale,
         "audited_by": None if cell.audited_by is None else str(cell.audited_by),
+        "audit_digest": audit,
     }
 
 
@@ -116,7 +121,11 @@ def here(jobs: Sequence[Work]) -> Iterator[Done]:
 
 def evaluate_work(job: Work) -> list[Row]:
     """Rows of a cell's missing episodes."""
-    policy = _policy(job["run"], job["audited_by"])
+    return rows_of(_policy(job["run"], job["digest"], job["audited_by"], job["audit_digest"]), job)
+
+
+def rows_of(policy: Policy, job: Work) -> list[Row]:
+    """Rows of a cell's missing episodes, by its policy."""
     rows, _ = rollout(
         policy,
         Knobs.from_json(job["knobs"]),
@@ -128,8 +137,21 @@ def evaluate_work(job: Work) -> list[Row]:
     return rows
 
 
-# A worker has many cells of a policy, one after the other.
+# A worker has many cells of a policy, one after the other. A folder may be trained anew between
+# two calls, so the digest is part of the key.
 @lru_cache(maxsize=4)
-def _policy(run: str, audited_by: str | None) -> Policy:
-    policy = load(run)
-    return policy if audited_by is None else policy.audited_by(load(audited_by))
+def _policy(run: str, digest: str, audited_by: str | None, audit_digest: str | None) -> Policy:
+    policy = load_policy(run, digest)
+    if audited_by is None or audit_digest is None:
+        return policy
+    return policy.audited_by(load_policy(audited_by, audit_digest))
+
+
+def load_policy(folder: str | Path, digest: str) -> Policy:
+    """The policy of a folder, if it is still the one that the cell was made for."""
+    policy = load(folder)
+    if policy.digest != digest:
+        raise EvaluationError(
+            f"{folder} holds another policy than when the evaluation began: start it again"
+        )
+    return policy

@@ -3,7 +3,7 @@
 import base64
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 
@@ -18,7 +18,6 @@ from matplotlib.patches import Circle, Ellipse, Rectangle
 from gemrl.decide.decision import Decision
 from gemrl.envs.grid import Maze
 from gemrl.envs.simulator import GOAL_RADIUS
-from gemrl.evaluate.table import Line
 from gemrl.maths.mixture import Mixture
 
 BLUE, ORANGE, GREEN, RED, GREY = "#2563a8", "#c2570c", "#2c7a3f", "#b3261e", "#6b7280"
@@ -37,10 +36,25 @@ plt.rcParams.update(
 )
 
 
-def inline(figure: Figure) -> str:
-    """A figure as a data address for an <img>, and the figure closed."""
+class Picture(NamedTuple):
+    """An image for a page."""
+
+    src: str
+    alt: str
+    """What it shows, for those who cannot see it."""
+    chart: bool = False
+    """Whether it is ink on nothing, which a dark page may turn light."""
+
+
+def inline(figure: Figure, transparent: bool = False) -> str:
+    """A figure as a data address for an <img>, and the figure closed.
+
+    A transparent one is a chart, whose layout leaves nothing to be cut off.
+    """
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", bbox_inches="tight", facecolor="white")
+    ground = "none" if transparent else "white"
+    cut = None if transparent else "tight"
+    figure.savefig(buffer, format="png", bbox_inches=cut, facecolor=ground, transparent=transparent)
     plt.close(figure)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
@@ -63,7 +77,7 @@ def draw_maze(axes: Axes, maze: Maze) -> None:
     axes.set_yticks([])
 
 
-def data_map(maze: Maze, observations: np.ndarray, rewards: np.ndarray) -> str:
+def data_map(maze: Maze, observations: np.ndarray, rewards: np.ndarray) -> Picture:
     """Where the data goes in the maze."""
     figure, axes = plt.subplots(figsize=(4.6, 4.2))
     draw_maze(axes, maze)
@@ -84,11 +98,12 @@ def data_map(maze: Maze, observations: np.ndarray, rewards: np.ndarray) -> str:
         norm=LogNorm(),
     )
     figure.colorbar(image, ax=axes, label="share of the transitions", shrink=0.8)
-    axes.set_title(f"{len(observations):,} transitions, {np.mean(rewards != 0):.1%} rewarded")
-    return inline(figure)
+    title = f"{len(observations):,} transitions, {np.mean(rewards != 0):.1%} rewarded"
+    axes.set_title(title)
+    return Picture(inline(figure), f"Where the data goes in the maze: {title}")
 
 
-def paths(maze: Maze, groups: Sequence[tuple[str, np.ndarray]]) -> list[str]:
+def paths(maze: Maze, groups: Sequence[tuple[str, np.ndarray]]) -> list[Picture]:
     """Trajectories [T, E, S] of several decision rules from the same starts, a picture each."""
     images = []
     for title, observations in groups:
@@ -99,8 +114,8 @@ def paths(maze: Maze, groups: Sequence[tuple[str, np.ndarray]]) -> list[str]:
             axes.plot(x, y, color=BLUE, alpha=0.35, lw=1, zorder=3)
             axes.plot(x[0], y[0], "o", color=ORANGE, ms=5, zorder=5)
             axes.plot(x[-1], y[-1], "s", color=RED, ms=4, zorder=5)
-        axes.set_title(title, fontsize=10)
-        images.append(inline(figure))
+        axes.set_title(title, fontsize=9, wrap=True)
+        images.append(Picture(inline(figure), f"Paths in the maze: {title}"))
     return images
 
 
@@ -109,42 +124,52 @@ def candidates(
     actor: Mixture,
     behavior: Mixture,
     bounds: tuple[np.ndarray, np.ndarray],
-) -> list[str]:
-    """The candidates of one state in the action plane, coloured by score (the paper's Figure 1)."""
-    low, high = bounds
+) -> list[Picture]:
+    """The candidates of one state in the action plane, coloured by score (the paper's Figure 1).
+
+    Of more than two dimensions the two are shown in which the first panel's candidates differ most.
+    """
+    spread = panels[0][1].candidates.std(axis=0)
+    plane = np.sort(np.argsort(-spread, kind="stable")[:2])
+    low, high = (bound[plane] for bound in bounds)
     pad = 0.12 * (high - low)
     images = []
     for title, decision in panels:
         figure, axes = plt.subplots(figsize=(5.2, 5.6), layout="constrained")
         order = np.argsort(decision.score)
-        points = decision.candidates[order]
-        image = axes.scatter(
-            points[:, 0], points[:, 1], c=decision.score[order], s=10, cmap="viridis", zorder=3
-        )
-        _ellipses(axes, behavior, "black", "behaviour components (2σ)", "--")
-        _ellipses(axes, actor, ORANGE, "actor components (2σ)", "-")
-        anchor, executed = decision.candidates[0], decision.action
-        axes.plot(*anchor[:2], "D", color="white", mec="black", ms=9, zorder=6, label="anchor")
-        axes.plot(*executed[:2], "*", color=RED, mec="white", ms=20, zorder=7, label="executed")
-        edges = Rectangle((low[0], low[1]), *(high - low)[:2], fill=False, ls=":", zorder=2)
-        axes.add_patch(edges)
+        x, y = decision.candidates[order][:, plane].T
+        image = axes.scatter(x, y, c=decision.score[order], s=10, cmap="viridis", zorder=3)
+        _ellipses(axes, behavior, plane, "black", "behaviour components (2σ, × mean)", "--")
+        _ellipses(axes, actor, plane, ORANGE, "actor components (2σ)", "-")
+        means = np.asarray(behavior.means)[:, plane].T
+        axes.plot(*means, "x", color="black", ms=6, zorder=5)
+        anchor, chosen = decision.candidates[[0, int(decision.chosen)]][:, plane]
+        executed = decision.action[plane]
+        axes.plot(*anchor, "D", color="white", mec="black", ms=9, zorder=6, label="anchor")
+        axes.plot(*chosen, "o", mfc="none", mec=RED, mew=2, ms=17, zorder=6, label="chosen")
+        axes.plot(*executed, "*", color=RED, mec="white", ms=16, zorder=7, label="executed")
+        axes.add_patch(Rectangle((low[0], low[1]), *(high - low), fill=False, ls=":", zorder=2))
         axes.set_xlim(low[0] - pad[0], high[0] + pad[0])
         axes.set_ylim(low[1] - pad[1], high[1] + pad[1])
-        axes.set_aspect("equal")
-        axes.set_xlabel("action, first dimension")
-        axes.set_ylabel("action, second dimension")
+        axes.set_aspect("equal" if np.allclose(*(high - low)) else "auto")
+        axes.set_xlabel(f"action, dimension {plane[0] + 1}")
+        axes.set_ylabel(f"action, dimension {plane[1] + 1}")
         axes.set_title(title, fontsize=10)
         figure.colorbar(image, ax=axes, label="score", shrink=0.7)
         figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-        images.append(inline(figure))
+        nearest = f"{float(decision.collapse_dist):.2f} from the nearest behaviour mean"
+        z = f"support z {float(decision.chosen_support_z):+.2f}"
+        alt = f"{len(x)} candidates, {title}: the chosen one has {z} and lies {nearest}"
+        images.append(Picture(inline(figure), alt))
     return images
 
 
-def _ellipses(axes: Axes, mixture: Mixture, color: str, label: str, style: str) -> None:
+def _ellipses(
+    axes: Axes, mixture: Mixture, plane: np.ndarray, color: str, label: str, style: str
+) -> None:
     """Each component at two standard deviations, as strong as its weight."""
-    for weight, mean, std in zip(
-        np.exp(mixture.log_weights), mixture.means, mixture.stds, strict=True
-    ):
+    means, stds = (np.asarray(values)[:, plane] for values in (mixture.means, mixture.stds))
+    for weight, mean, std in zip(np.exp(mixture.log_weights), means, stds, strict=True):
         strength = float(weight)
         axes.add_patch(
             Ellipse(
@@ -162,60 +187,6 @@ def _ellipses(axes: Axes, mixture: Mixture, color: str, label: str, style: str) 
     axes.plot([], [], color=color, ls=style, lw=2, label=label)
 
 
-AUDITS = (
-    ("violation", "support violation rate"),
-    ("collapse_dist", "collapse distance"),
-    ("support_z", "mean support z"),
-)
-
-
-def budget(lines: Sequence[tuple[int, Line]], unguarded: Line | None) -> list[str]:
-    """Score and audits against the number of candidates, a picture each."""
-    ticks = list(range(len(lines)))
-    found = [line for _, line in lines]
-
-    def panel(title: str, values: Any, off: float | None, errors: Any) -> str:
-        figure, axes = plt.subplots(figsize=(3.6, 3.0), layout="constrained")
-        axes.errorbar(
-            ticks, values, yerr=errors, marker="o", color=BLUE, capsize=3, label="guarded"
-        )
-        if off is not None:
-            axes.plot(ticks[-1:], [off], "X", color=RED, ms=10, label="w_p = 0")
-            axes.legend(frameon=False, fontsize=9)
-        axes.set_xticks(ticks, [str(n) for n, _ in lines])
-        axes.set_xlabel("candidates N")
-        axes.set_title(title, fontsize=10)
-        return inline(figure)
-
-    scores = [x.score.mean for x in found]
-    errors = [x.score.stderr for x in found]
-    off = None if unguarded is None else unguarded.score.mean
-    return [panel("normalized score", scores, off, errors)] + [
-        panel(title, [getattr(x, name) for x in found], getattr(unguarded, name, None), None)
-        for name, title in AUDITS
-    ]
-
-
-def support_sweep(points: Sequence[tuple[float, Line]]) -> list[str]:
-    """Score, violation and collapse against the support weight, on validation seeds."""
-    weights = [weight for weight, _ in points]
-    found = [line for _, line in points]
-
-    def panel(title: str, values: Any, color: str, errors: Any) -> str:
-        figure, axes = plt.subplots(figsize=(3.8, 3.0), layout="constrained")
-        axes.errorbar(weights, values, yerr=errors, marker="o", color=color, capsize=3)
-        axes.set_xlabel("support weight w_p")
-        axes.set_title(title, fontsize=10)
-        return inline(figure)
-
-    errors = [x.score.stderr for x in found]
-    return [
-        panel("normalized score", [x.score.mean for x in found], BLUE, errors),
-        panel("support violation rate", [x.violation for x in found], RED, None),
-        panel("collapse distance", [x.collapse_dist for x in found], RED, None),
-    ]
-
-
 CURVES = (
     ("behavior/nll", "behaviour NLL"),
     ("critic/loss", "critic loss"),
@@ -229,7 +200,7 @@ CURVES = (
 COLORS = {"gem": BLUE, "iql": ORANGE, "bc": GREEN}
 
 
-def training_curves(runs: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
+def training_curves(runs: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[Picture]:
     """Training metrics of each method's runs against their updates, a picture each."""
     images = []
     for name, title in CURVES:
@@ -245,9 +216,11 @@ def training_curves(runs: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[st
                     color=color,
                     label="_" if labelled else method,
                 )
-        if axes.lines:
-            axes.legend(frameon=False, fontsize=9)
+        if not axes.lines:
+            plt.close(figure)
+            continue
+        axes.legend(frameon=False, fontsize=9)
         axes.set_title(title, fontsize=10)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
-        images.append(inline(figure))
+        images.append(Picture(inline(figure, True), f"{title} against updates", True))
     return images

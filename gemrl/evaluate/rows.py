@@ -3,7 +3,7 @@
 import fcntl
 import json
 from collections.abc import Iterable
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,11 @@ class Row:
 
     mass_scale: float = 1.0
     """What the simulator's masses were multiplied with."""
-    wall_seconds: float | None = None
+    wall_seconds: float | None = field(default=None, compare=False)
     """Time the episode took: its share, by length, of the episodes that were stepped together."""
-    decide_seconds: float | None = None
+    decide_seconds: float | None = field(default=None, compare=False)
     """How much of it went into decisions."""
-    simulate_seconds: float | None = None
+    simulate_seconds: float | None = field(default=None, compare=False)
     """How much of it went into the simulator."""
 
     @property
@@ -64,7 +64,7 @@ class Row:
         return cell_of(self.bundle, self.task, self.protocol, self.knobs, self.mass_scale)
 
 
-OPTIONAL = {field.name for field in fields(Row) if field.default is not MISSING}
+OPTIONAL = {each.name for each in fields(Row) if each.default is not MISSING}
 """Fields that rows of earlier versions lack."""
 OF_EPISODE = (
     "episode_seed",
@@ -175,7 +175,7 @@ def read_rows(path: str | Path) -> list[Row]:
 
 def row_from_json(values: Any, where: str) -> Row:
     """A row out of a line's values, which stand at `where`."""
-    names = {field.name for field in fields(Row)}
+    names = {each.name for each in fields(Row)}
     if not isinstance(values, dict) or not names - OPTIONAL <= set(values) <= names:
         raise DataError(f"{where}: not a row of this version of gemrl")
     try:

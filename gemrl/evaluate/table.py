@@ -23,6 +23,7 @@ class Line:
     violation: float | None
     collapse_dist: float | None
     support_z: float | None
+    steps_per_second: float | None
     candidates: int
 
     @property
@@ -59,8 +60,17 @@ def line(label: str, rows: Sequence[Row]) -> Line:
         violation=_mean(rows, "violation"),
         collapse_dist=_mean(rows, "collapse_dist"),
         support_z=_mean(rows, "support_z"),
+        steps_per_second=steps_per_second(rows),
         candidates=knobs["n"] + (knobs["anchor"] != "none"),
     )
+
+
+def steps_per_second(rows: Sequence[Row]) -> float | None:
+    """Environment steps of all episodes that step together, over the time they took."""
+    taken = [row.wall_seconds for row in rows if row.wall_seconds is not None]
+    if len(taken) < len(rows):
+        return None
+    return sum(row.length for row in rows) / max(sum(taken), 1e-9)
 
 
 def _mean(rows: Sequence[Row], name: str) -> float | None:

@@ -6,25 +6,58 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from typing import Any
 
-from gemrl.errors import EvaluationError, GemrlError
+from gemrl.errors import ConfigError, EvaluationError, GemrlError
 from gemrl.evaluate.cells import TRIES, Done, Runner, Work, describe, evaluate_work
-from gemrl.evaluate.rows import row_from_json
+from gemrl.evaluate.rows import Row, row_from_json
 from gemrl.learn.parallel import core_sets
 
 
 def processes(count: int | None = None) -> Runner:
     """Run cells in so many processes, each on cores of its own; by default one a core."""
+    if count is not None and count < 1:
+        raise ConfigError(f"processes = {count}: must be at least 1")
 
     def run(jobs: Sequence[Work]) -> Iterator[Done]:
-        sets = core_sets(len(jobs))
-        if count is not None:
-            sets = [sets[i % len(sets)] for i in range(min(count, len(jobs)))]
+        wanted = len(jobs) if count is None else min(count, len(jobs))
+        sets = core_sets(wanted)
+        if count is not None:  # More than there are cores share them.
+            sets = [sets[i % len(sets)] for i in range(wanted)]
         return _spread(jobs, sets)
 
     return run
+
+
+def answer(job: Work, evaluate: Callable[[Work], list[Row]]) -> str:
+    """What a worker sends back: a line with the cell's rows, or with what went wrong."""
+    try:
+        return json.dumps({"rows": [asdict(row) for row in evaluate(job)]})
+    except GemrlError as error:
+        words = str(error)
+    except Exception as error:  # Not the user's mistake: the worker's log has all of it.
+        traceback.print_exc()
+        words = f"{type(error).__name__}: {error}"
+    return json.dumps({"error": " ".join(words.split())})
+
+
+def rows_in(line: str, job: Work) -> list[Row]:
+    """The rows of a worker's answer. What went wrong there is raised here."""
+    found: dict[str, Any] = json.loads(line)
+    if "error" in found:
+        raise EvaluationError(f"{describe(job)}: {found['error']}")
+    return [row_from_json(row, describe(job)) for row in found["rows"]]
+
+
+def gave_up(job: Work) -> EvaluationError:
+    """The error for a cell that no worker survives."""
+    return EvaluationError(
+        f"{describe(job)}: its process died {TRIES} times; the machine may be short of memory"
+    )
 
 
 def _spread(jobs: Sequence[Work], sets: Sequence[Sequence[int]]) -> Iterator[Done]:
@@ -39,13 +72,13 @@ def _spread(jobs: Sequence[Work], sets: Sequence[Sequence[int]]) -> Iterator[Don
         try:
             while True:
                 job, tries = waiting.get_nowait()
-                rows = worker.ask(job)
-                if rows is not None:
-                    ended.put((job, [row_from_json(row, describe(job)) for row in rows]))
+                line = worker.ask(job)
+                if line is not None:
+                    ended.put((job, rows_in(line, job)))
                 elif tries < TRIES:
                     waiting.put((job, tries + 1))
                 else:
-                    raise EvaluationError(f"{describe(job)}: its process died {TRIES} times")
+                    raise gave_up(job)
         except queue.Empty:
             return
         except Exception as error:  # It belongs to whoever asked for the rows.
@@ -72,58 +105,70 @@ class _Worker:
         self._cores = cores
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
+        # One thread asks and another stops: no process may start after the stop.
+        self._lock = threading.Lock()
 
-    def ask(self, job: Work) -> list[object] | None:
-        """The cell's rows as JSON values; None where the process died over it."""
+    def ask(self, job: Work) -> str | None:
+        """The worker's answer; None where the process died over it."""
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()
-            answer = process.stdout.readline()
+            line = process.stdout.readline()
         except BrokenPipeError:
-            answer = ""
-        if not answer.endswith("\n"):
-            process.kill()
-            process.wait()
-            self._process = None
-            return None
-        found = json.loads(answer)
-        if "error" in found:
-            raise EvaluationError(f"{describe(job)}: {found['error']}")
-        return found["rows"]
+            line = ""
+        if line.endswith("\n"):
+            return line
+        process.kill()
+        process.wait()
+        self._process = None
+        return None
 
     def _start(self) -> subprocess.Popen[str]:
-        if self._stopped:
-            raise EvaluationError("stopped")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gemrl.evaluate.workers"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        with self._lock:
+            if self._stopped:
+                raise EvaluationError("stopped")
+            # Ctrl-C in a terminal reaches the driver alone, which ends its workers.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gemrl.evaluate.workers"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
         if self._cores:
-            os.sched_setaffinity(self._process.pid, self._cores)
+            with suppress(ProcessLookupError):  # It died already: asking it will tell.
+                os.sched_setaffinity(self._process.pid, self._cores)
         return self._process
 
     def stop(self) -> None:
         """End the process; what it was at is lost."""
-        self._stopped = True
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        with self._lock:
+            self._stopped = True
+            process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
 
 
 def serve() -> None:
     """Read work from standard input, a line each, and answer each with a line."""
+    # Answers alone go to standard output: what a library prints there goes to standard error.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
+    while True:
+        print(answer(json.loads(lines.get()), evaluate_work), file=answers, flush=True)
+
+
+def _listen(lines: queue.SimpleQueue[str]) -> None:
+    """Pass on the lines of standard input. Its end is the driver's, and so the worker's."""
     for line in sys.stdin:
-        job = json.loads(line)
-        try:
-            answer = {"rows": [asdict(row) for row in evaluate_work(job)]}
-        except GemrlError as error:
-            answer = {"error": str(error)}
-        print(json.dumps(answer), flush=True)
+        lines.put(line)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +20,8 @@ from gemrl.learn.checkpoint import newest_checkpoint
 from gemrl.learn.interrupts import PARENT, Interrupted, stop_on_signals
 from gemrl.learn.metrics import last_metrics
 from gemrl.learn.run import shown
+from gemrl.methods import method_of
+from gemrl.methods.protocol import MethodConfig
 from gemrl.progress import bars, say
 
 
@@ -31,6 +33,18 @@ class Job:
     arguments: tuple[str, ...]
     out: Path
     updates: int
+
+
+def job(title: str, data: str, config: MethodConfig, out: Path, *more: str) -> Job:
+    """The job of a training with these settings; `more` are further words."""
+    method = method_of(config)
+    words = [data, "--method", method.name, *more]
+    for setting in fields(config):
+        value = getattr(config, setting.name)
+        if value != setting.default:
+            several = value if isinstance(value, tuple) else (value,)
+            words += [f"--{setting.name.replace('_', '-')}", *map(str, several)]
+    return Job(title, tuple(words), out, sum(phase.steps for phase in method.phases(config)))
 
 
 class Worker:

@@ -14,9 +14,13 @@ class Estimate(NamedTuple):
     stderr: float
     samples: int
 
+    def __format__(self, form: str) -> str:
+        form = form or ".1f"
+        error = "" if math.isnan(self.stderr) else f" ± {self.stderr:{form.lstrip('+')}}"
+        return f"{self.mean:{form}}{error}"
+
     def __str__(self) -> str:
-        error = "" if math.isnan(self.stderr) else f" ± {self.stderr:.1f}"
-        return f"{self.mean:.1f}{error}"
+        return format(self, "")
 
 
 def estimate(samples: Sequence[float] | np.ndarray) -> Estimate:
@@ -52,9 +56,13 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def __format__(self, form: str) -> str:
+        form = form or ".1f"
+        bounds = "" if math.isnan(self.low) else f" [{self.low:{form}}, {self.high:{form}}]"
+        return f"{self.value:{form}}{bounds}"
+
     def __str__(self) -> str:
-        bounds = "" if math.isnan(self.low) else f" [{self.low:.1f}, {self.high:.1f}]"
-        return f"{self.value:.1f}{bounds}"
+        return format(self, "")
 
 
 class Profile(NamedTuple):

@@ -52,6 +52,7 @@ def test_estimate_sums_float32_rewards_in_double_precision():
 
 def test_estimate_reads_as_mean_plus_minus_error():
     assert str(Estimate(41.23, 1.57, 100)) == "41.2 ± 1.6"
+    assert f"{Estimate(0.4123, 0.0157, 100):+.2f}" == "+0.41 ± 0.02"
 
 
 @RANDOM
@@ -160,6 +161,7 @@ def test_a_task_with_a_single_run_takes_the_bounds_away():
 
 def test_an_interval_reads_as_value_and_bounds():
     assert str(Interval(54.21, 48.06, 60.0)) == "54.2 [48.1, 60.0]"
+    assert f"{Interval(0.5421, 0.4806, 0.6):.2f}" == "0.54 [0.48, 0.60]"
 
 
 @FEW

@@ -1,0 +1,280 @@
+"""What a reproduction needs: data, trained policies and rows, each made once and then found."""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gemrl.data.recipes import make_dataset
+from gemrl.data.storage import genuine_path, regenerated_path, write_text
+from gemrl.data.tasks import Task, task_named
+from gemrl.errors import ConfigError, DataError
+from gemrl.evaluate.cells import Cell, Runner, run_cells
+from gemrl.evaluate.reproduce.select import KNOB_WORDS, KnobsOf, knobs_of, paper_knobs, sweep
+from gemrl.evaluate.rows import Row, read_rows
+from gemrl.evaluate.workers import processes
+from gemrl.learn.bundle import MANIFEST, config_to_json, load_manifest
+from gemrl.learn.parallel import job, run_jobs
+from gemrl.learn.train import baseline, snapshot
+from gemrl.methods import gem
+from gemrl.methods.gem import GemConfig
+from gemrl.progress import bar, clock, say
+
+BASELINES = ("iql", "bc")
+# What the estimate of time rests on: docs/performance.md. A core's updates a second with the
+# baselines beside GEM; microseconds of a decision, and of each of its candidates.
+UPDATES_A_SECOND = 95.0
+DECISION, CANDIDATE = 150e-6, 0.7e-6
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a reproduction may spend."""
+
+    tasks: tuple[str, ...]
+    """Tasks, by name."""
+    steps: int = 100_000
+    """Updates of each training."""
+    seeds: int = 3
+    """Training seeds."""
+    episodes: int | None = None
+    """Test episodes a cell; by default as many as the task has. Half as many choose knobs."""
+    n: int = 1024
+    """Candidates of the tables that hold N fixed."""
+    sweep_n: int = 64
+    """Candidates of the sweeps on validation seeds."""
+    knobs: str = "chosen"
+    """Knobs of the tables on test seeds: `chosen` on validation seeds by task, or `paper` for the
+    paper's own by suite."""
+    data_steps: int | None = None
+    """Transitions of a regenerated dataset; by default as many as the published one has."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further settings of GEM's training."""
+
+    def __post_init__(self) -> None:
+        for task in self.tasks:
+            task_named(task)
+        if not self.tasks:
+            raise ConfigError("tasks: there must be at least one")
+        for name, least in (("steps", 1), ("seeds", 1), ("n", 1), ("sweep_n", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} = {getattr(self, name)}: must be at least {least}")
+        if self.episodes is not None and self.episodes < 1:
+            raise ConfigError(f"episodes = {self.episodes}: must be at least 1")
+        if self.knobs not in ("chosen", "paper"):
+            raise ConfigError(f"knobs = {self.knobs!r}: must be chosen or paper")
+
+    def test_episodes(self, task: str) -> int:
+        """Episodes of a cell on test seeds."""
+        return task_named(task).episodes if self.episodes is None else self.episodes
+
+    def validation_episodes(self, task: str) -> int:
+        """Episodes of a cell on validation seeds."""
+        return max(1, self.test_episodes(task) // 2)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that tables and plots are made of."""
+
+    rows: list[Row]
+    records: dict[str, list[dict[str, Any]]]
+    """Other measurements, by the name of their reproduction, and the `study`'s budget."""
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        """What the study was allowed to spend."""
+        found = self.records.get("study")
+        return found[0] if found else _shown(Budget(("maze2d-umaze-v1",)))
+
+    @property
+    def n(self) -> int:
+        """Candidates of the tables that hold N fixed."""
+        return self.budget["n"]
+
+    @property
+    def knobs_of(self) -> KnobsOf:
+        """A task's knobs on test seeds."""
+        return knobs_of(self.rows, self.budget["knobs"])
+
+    @property
+    def knob_words(self) -> str:
+        """How these knobs came about."""
+        return KNOB_WORDS[self.budget["knobs"]]
+
+
+class Study:
+    """A folder with `runs/TASK/gem/seed-S`, `rows/TASK.jsonl` and `records/NAME.jsonl`."""
+
+    def __init__(self, budget: Budget, out: Path, runner: Runner | None = None) -> None:
+        self.budget = budget
+        self.out = out
+        self._runner = runner or processes()
+
+    @property
+    def seeds(self) -> range:
+        """Training seeds."""
+        return range(self.budget.seeds)
+
+    def policy(self, task: str, method: str, seed: int, updates: int | None = None) -> Path:
+        """Folder of a policy: the last one of its training, or that after so many updates."""
+        run = self.out / "runs" / task / gem.METHOD.name / f"seed-{seed}"
+        place = run if updates is None else snapshot(run, updates)
+        return place if method == gem.METHOD.name else baseline(place, method)
+
+    def config(self, task: str, seed: int) -> GemConfig:
+        """What GEM is trained with."""
+        return GemConfig.for_task(task, steps=self.budget.steps, seed=seed, **self.budget.settings)
+
+    @property
+    def snapshot_every(self) -> int:
+        """Updates between two policies that are kept on the way."""
+        return max(1, self.budget.steps // 4)
+
+    def train(self) -> None:
+        """Make the data and train the policies that are missing."""
+        jobs = []
+        for task in self.budget.tasks:
+            wanted = {seed: self.config(task, seed) for seed in self.seeds}
+            missing = {s: c for s, c in wanted.items() if not self._trained(task, s, c)}
+            if missing:
+                data = self._data(task_named(task))
+                more = ("--task", task, "--baselines", "--snapshot-every", str(self.snapshot_every))
+                jobs += [
+                    job(f"{task}, seed {s}", data, config, self.policy(task, "gem", s), *more)
+                    for s, config in missing.items()
+                ]
+        if jobs:
+            run_jobs(jobs)
+
+    def _trained(self, task: str, seed: int, config: GemConfig) -> bool:
+        run = self.policy(task, gem.METHOD.name, seed)
+        if not (run / MANIFEST).exists():
+            return False
+        if load_manifest(run)["config"] != config_to_json(config):
+            raise ConfigError(f"{run} was trained with other settings: choose another --out")
+        return True
+
+    def _data(self, task: Task) -> str:
+        """The task's data: by name where it has the published size, else a file of this study."""
+        steps = self.budget.data_steps or task.published_steps
+        if steps == task.published_steps:
+            if genuine_path(task.name).exists() or regenerated_path(task.name).exists():
+                return task.name
+            file, name = regenerated_path(task.name), task.name
+        else:
+            file = self.out / "data" / f"{task.name}-{steps}.hdf5"
+            name = str(file)
+        if not file.exists():
+            with bar(f"make {task.name}", steps, "steps") as report:
+                make_dataset(task, steps, 0, file, report)
+        return name
+
+    def begin(self) -> None:
+        """Note the budget, so that the tables can tell it."""
+        self.record("study", [_shown(self.budget)])
+
+    def sweep_cells(self) -> list[Cell]:
+        """Every setting of every task's sweep, on validation seeds."""
+        return [
+            self.cell(task, gem.METHOD.name, seed, knobs, "validation")
+            for task in self.budget.tasks
+            for seed in self.seeds
+            for knobs in sweep(task, self.budget.sweep_n)
+        ]
+
+    def chosen(self) -> KnobsOf:
+        """A task's knobs as validation seeds choose them; the sweep is run."""
+        return knobs_of(self.evaluate(self.sweep_cells()), "chosen")
+
+    def knobs(self) -> KnobsOf:
+        """A task's knobs of the tables on test seeds."""
+        return self.chosen() if self.budget.knobs == "chosen" else paper_knobs
+
+    def evaluate(self, cells: Iterable[Cell]) -> list[Row]:
+        """The rows of the cells, of which those that are missing are run."""
+        return run_cells(cells, self._rows_file, self._runner)
+
+    def cell(
+        self, task: str, method: str, seed: int, knobs: Any, protocol: str = "test", **more: Any
+    ) -> Cell:
+        """A cell of this study, with the protocol's number of episodes."""
+        count = self.budget.test_episodes if protocol == "test" else self.budget.validation_episodes
+        updates = more.pop("updates", None)
+        gem_run = self.policy(task, gem.METHOD.name, seed, updates)
+        return Cell(
+            self.policy(task, method, seed, updates),
+            knobs,
+            more.pop("episodes", count(task)),
+            protocol,
+            task=task,
+            audited_by=None if method == gem.METHOD.name else gem_run,
+            **more,
+        )
+
+    def _rows_file(self, cell: Cell) -> Path:
+        return self.out / "rows" / f"{cell.task}.jsonl"
+
+    def record(self, name: str, records: Sequence[dict[str, Any]]) -> None:
+        """Keep measurements that are no episodes, in place of earlier ones of this name."""
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        write_text(self.out / "records" / f"{name}.jsonl", text)
+
+
+class Plan(Study):
+    """A study that runs nothing and notes what it would."""
+
+    def __init__(self, budget: Budget, out: Path) -> None:
+        super().__init__(budget, out)
+        self.cells: dict[Cell, None] = {}
+
+    def chosen(self) -> KnobsOf:
+        """Any knobs: they cost the same."""
+        self.evaluate(self.sweep_cells())
+        return paper_knobs
+
+    def evaluate(self, cells: Iterable[Cell]) -> list[Row]:
+        """Note the cells."""
+        self.cells |= dict.fromkeys(cells)
+        return []
+
+    def say(self) -> None:
+        """Tell how long all of it takes, before it is begun."""
+        trainings = len(self.budget.tasks) * self.budget.seeds
+        training = trainings * self.budget.steps / UPDATES_A_SECOND
+        deciding = sum(map(_seconds, self.cells))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        say(
+            f"{trainings} trainings of {self.budget.steps:,} updates and {len(self.cells)} cells: "
+            f"about {hours(training / cores)} of training and {hours(deciding / cores)} of "
+            f"evaluation on {cores} cores, less what {self.out} already holds"
+        )
+
+
+def _seconds(cell: Cell) -> float:
+    task = task_named(cell.task or "")
+    steps = (cell.episodes or task.episodes) * task.horizon
+    return steps * (DECISION + CANDIDATE * cell.knobs.n)
+
+
+def _shown(budget: Budget) -> dict[str, Any]:
+    return asdict(budget) | {"tasks": list(budget.tasks)}
+
+
+def hours(seconds: float) -> str:
+    """A long time in words."""
+    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{clock(seconds)} min"
+
+
+def facts_of(folder: Path) -> Facts:
+    """The rows and records that a folder holds."""
+    files = sorted((folder / "rows").glob("*.jsonl"))
+    records = {
+        file.stem: [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        for file in sorted((folder / "records").glob("*.jsonl"))
+    }
+    if not files and not records:
+        raise DataError(f"{folder} holds no rows (rows/*.jsonl) and no records")
+    return Facts([row for file in files for row in read_rows(file)], records)

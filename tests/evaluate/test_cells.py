@@ -1,0 +1,399 @@
+"""Cells: what is run, what is not run again, and what happens when somebody dies."""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gemrl
+from gemrl.errors import ConfigError, DataError, EvaluationError
+from gemrl.evaluate.cells import TRIES, Cell, here, load_policy, run_cells
+from gemrl.evaluate.rows import OF_EPISODE, OPTIONAL, Row, append_rows, pack_rows, read_rows
+from gemrl.evaluate.workers import processes
+
+KNOBS = [gemrl.Knobs(n=0), gemrl.Knobs(n=4, wp=0.5), gemrl.Knobs(n=4, wp=1.0)]
+
+
+def without_times(rows):
+    return [
+        {k: v for k, v in dataclasses.asdict(row).items() if not k.endswith("_seconds")}
+        for row in rows
+    ]
+
+
+def cells_of(run, episodes=2):
+    return [Cell(run, knobs, episodes, "validation") for knobs in KNOBS]
+
+
+def evaluate(cells, file, runner=None):
+    return run_cells(cells, lambda _: file, runner, quiet=True)
+
+
+def noting(handed, runner=here):
+    """A runner that notes the seeds that it is asked for."""
+
+    def run(jobs):
+        handed.extend(job["seeds"] for job in jobs)
+        return runner(jobs)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def rows(run_folder, tmp_path_factory):
+    """Two episodes of each setting, run in this process."""
+    return evaluate(cells_of(run_folder), tmp_path_factory.mktemp("rows") / "rows.jsonl")
+
+
+@pytest.fixture(scope="module")
+def clone(maze_data, tmp_path_factory):
+    """Behaviour cloning: a second policy, which has no density of its own."""
+    out = tmp_path_factory.mktemp("runs") / "bc"
+    gemrl.train(maze_data, gemrl.BcConfig(steps=20, hidden=(16, 16)), out, quiet=True)
+    return out
+
+
+def children(word):
+    """This process's children whose command has a word in it."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            command = (status.parent / "cmdline").read_text()
+        except OSError:  # It has just ended.
+            continue
+        if parent == os.getpid() and word in command:
+            found.append(int(status.parent.name))
+    return found
+
+
+# What is run
+
+
+def test_cells_give_the_rows_of_a_plain_evaluation(rows, policy):
+    for i, knobs in enumerate(KNOBS):
+        plain = gemrl.evaluate_policy(policy, knobs, episodes=2, protocol="validation", quiet=True)
+        assert without_times(plain) == without_times(rows[2 * i : 2 * i + 2])
+
+
+def test_finished_cells_are_never_run_again(run_folder, rows, tmp_path):
+    append_rows(tmp_path / "rows.jsonl", rows[:3])
+    before = (tmp_path / "rows.jsonl").read_bytes()
+    handed = []
+    again = evaluate(cells_of(run_folder), tmp_path / "rows.jsonl", noting(handed))
+    assert handed == [[1], [0, 1]]
+    assert without_times(again) == without_times(rows)
+    assert (tmp_path / "rows.jsonl").read_bytes().startswith(before)
+    handed.clear()
+    assert evaluate(cells_of(run_folder), tmp_path / "rows.jsonl", noting(handed)) == again
+    assert handed == []
+
+
+def test_a_cell_asked_for_twice_is_run_once_with_the_larger_count(run_folder, tmp_path):
+    file, handed = tmp_path / "rows.jsonl", []
+    cells = [Cell(run_folder, KNOBS[0], count, "validation") for count in (1, 3, 2)]
+    found = evaluate(cells, file, noting(handed))
+    assert handed == [[0, 1, 2]]
+    assert [row.episode_seed for row in found] == [0, 0, 1, 2, 0, 1]
+    assert len(read_rows(file)) == 3
+
+
+def test_rows_of_a_packed_file_count_as_done(run_folder, rows, tmp_path):
+    pack_rows(tmp_path / "rows.jsonl", rows)
+    handed = []
+    found = evaluate(cells_of(run_folder), tmp_path / "rows.jsonl", noting(handed))
+    assert handed == []
+    assert [row.score for row in found] == pytest.approx([row.score for row in rows], rel=1e-5)
+    evaluate(cells_of(run_folder, 3)[:1], tmp_path / "rows.jsonl", noting(handed))
+    assert handed == [[2]]
+    assert len(read_rows(tmp_path / "rows.jsonl")) == len(rows) + 1
+
+
+def test_a_folder_that_was_trained_anew_gives_rows_of_its_new_policy(run_folder, clone, tmp_path):
+    run, file = tmp_path / "run", tmp_path / "rows.jsonl"
+    bundles = []
+    for source in (run_folder, clone):
+        shutil.copytree(source, run, dirs_exist_ok=True)
+        knobs = gemrl.Knobs(n=0, wp=0.0)
+        bundles += [row.bundle for row in evaluate([Cell(run, knobs, 1)], file)]
+    assert bundles == [gemrl.load(folder).digest for folder in (run_folder, clone)]
+    with pytest.raises(EvaluationError, match="another policy"):
+        load_policy(run, bundles[0])
+
+
+def test_a_policy_without_a_density_is_audited_by_another(run_folder, clone, tmp_path):
+    knobs = gemrl.Knobs(n=0, wp=0.0)
+    plain = evaluate([Cell(clone, knobs, 1)], tmp_path / "plain.jsonl")
+    audited = evaluate([Cell(clone, knobs, 1, audited_by=run_folder)], tmp_path / "rows.jsonl")
+    assert plain[0].executed_collapse_dist is None
+    assert audited[0].executed_collapse_dist > 0
+    assert (audited[0].score, audited[0].bundle) == (plain[0].score, plain[0].bundle)
+
+
+# Processes
+
+
+def test_processes_give_the_rows_that_this_process_gives(run_folder, rows, tmp_path):
+    found = evaluate(cells_of(run_folder), tmp_path / "rows.jsonl", processes(2))
+    assert without_times(found) == without_times(rows)
+    assert children("gemrl.evaluate.workers") == []
+
+
+def test_a_killed_process_costs_one_cell_which_is_tried_again(run_folder, rows, tmp_path):
+    killed = []
+
+    def run(jobs):
+        for done in processes(1)(jobs):
+            if not killed:  # It is at the second cell.
+                killed.extend(children("gemrl.evaluate.workers"))
+                os.kill(killed[0], signal.SIGKILL)
+            yield done
+
+    found = evaluate(cells_of(run_folder), tmp_path / "rows.jsonl", run)
+    assert len(killed) == 1
+    assert without_times(found) == without_times(rows)
+    assert len(read_rows(tmp_path / "rows.jsonl")) == len(rows)
+
+
+def test_a_cell_whose_process_always_dies_is_an_error_that_names_it(run_folder, tmp_path):
+    import threading
+
+    killed, over = set(), threading.Event()
+
+    def kill_all():
+        while not over.is_set():
+            for child in children("gemrl.evaluate.workers"):
+                os.kill(child, signal.SIGKILL)
+                killed.add(child)
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill_all)
+    killer.start()
+    try:
+        with pytest.raises(EvaluationError, match=rf"N 4, λ 1, w_p 0\.5: .* died {TRIES} times"):
+            evaluate(cells_of(run_folder)[1:2], tmp_path / "rows.jsonl", processes(1))
+    finally:
+        over.set()
+        killer.join()
+    assert len(killed) == TRIES
+    assert read_rows(tmp_path / "rows.jsonl") == []
+
+
+def test_a_mistake_that_a_process_finds_comes_back_as_one_line(run_folder, tmp_path):
+    with pytest.raises(EvaluationError, match="hopper-medium-v2 has 11 observation") as caught:
+        evaluate(
+            [Cell(run_folder, KNOBS[0], 1, task="hopper-medium-v2")],
+            tmp_path / "rows.jsonl",
+            processes(1),
+        )
+    assert "\n" not in str(caught.value)
+
+
+def test_fewer_than_one_process_is_refused():
+    with pytest.raises(ConfigError, match="processes = 0"):
+        processes(0)
+
+
+def serving(evaluate_work):
+    """A worker process with another way to evaluate."""
+    words = (
+        "import time, gemrl.evaluate.workers as workers\n"
+        f"workers.evaluate_work = {evaluate_work}\n"
+        "workers.serve()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_what_a_library_prints_in_a_worker_is_not_taken_for_an_answer():
+    with serving("lambda job: print('Hello from a library') or []") as worker:
+        worker.stdin.write("{}\n")
+        worker.stdin.flush()
+        assert json.loads(worker.stdout.readline()) == {"rows": []}
+
+
+def test_a_worker_ends_with_its_driver_even_in_the_middle_of_a_cell():
+    worker = serving("lambda job: workers.os.write(2, b'at it\\n') and time.sleep(3600)")
+    worker.stdin.write("{}\n")
+    worker.stdin.close()
+    assert worker.wait(timeout=60) == 0
+    worker.stdout.close()
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from gemrl.decide.knobs import Knobs
+from gemrl.evaluate.cells import Cell, run_cells
+from gemrl.evaluate.{module} import {runner}
+run, file = Path(sys.argv[1]), Path(sys.argv[2])
+knobs = [Knobs(n=0), Knobs(n=4, wp=0.5), Knobs(n=4, wp=1.0)]
+cells = [Cell(run, each, 2, "validation") for each in knobs]
+run_cells(cells, lambda _: file, {runner}({argument!r}), quiet=True)
+"""
+
+
+def killed_driver(run, file, module, runner, argument):
+    """Start a driver, kill it when its first cell is in the file, and return what is there."""
+    words = DRIVER.format(module=module, runner=runner, argument=argument)
+    driver = subprocess.Popen([sys.executable, "-c", words, str(run), str(file)])
+    try:
+        until = time.monotonic() + 120
+        while not read_rows(file):
+            assert driver.poll() is None, "the driver ended by itself"
+            assert time.monotonic() < until, "no row came"
+            time.sleep(0.02)
+    finally:
+        driver.kill()
+        driver.wait()
+    return read_rows(file)
+
+
+def test_a_killed_driver_started_again_loses_nothing_and_repeats_nothing(
+    run_folder, rows, tmp_path
+):
+    file, handed = tmp_path / "rows.jsonl", []
+    left = killed_driver(run_folder, file, "workers", "processes", 1)
+    done = {row.cell for row in left}
+    found = evaluate(cells_of(run_folder), file, noting(handed))
+    assert len(handed) == len(KNOBS) - len(done)
+    assert read_rows(file)[: len(left)] == left
+    assert len(read_rows(file)) == len(rows)
+    assert without_times(found) == without_times(rows)
+
+
+# Files of rows
+
+
+APPENDER = """
+import dataclasses, sys
+from pathlib import Path
+from gemrl.evaluate.rows import append_rows, read_rows
+row = read_rows(sys.argv[1])[0]
+for seed in range(200):
+    append_rows(Path(sys.argv[2]), [dataclasses.replace(row, bundle=sys.argv[3], episode_seed=seed)])
+"""
+
+
+def test_processes_that_append_at_the_same_time_leave_whole_lines(rows, tmp_path):
+    append_rows(tmp_path / "one.jsonl", rows[:1])
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", APPENDER, tmp_path / "one.jsonl", tmp_path / "all.jsonl", name]
+        )
+        for name in ("a" * 64, "b" * 64)
+    ]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
+    found = read_rows(tmp_path / "all.jsonl")
+    for name in ("a" * 64, "b" * 64):
+        assert [row.episode_seed for row in found if row.bundle == name] == list(range(200))
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+maybe = st.none() | numbers
+audits = {
+    name: maybe
+    for name in OF_EPISODE
+    if name not in ("episode_seed", "episode_return", "score", "length")
+}
+some_rows = st.builds(
+    Row,
+    task=st.sampled_from(["maze2d-umaze-v1", "hopper-medium-v2"]),
+    bundle=st.sampled_from(["a", "b"]),
+    protocol=st.sampled_from(["validation", "test"]),
+    knobs=st.sampled_from([knobs.to_json() for knobs in KNOBS]),
+    mass_scale=st.sampled_from([1.0, 1.5]),
+    episode_seed=st.integers(0, 2_000_000),
+    episode_return=numbers,
+    score=numbers,
+    length=st.integers(1, 1000),
+    **audits,
+)
+
+
+@given(st.lists(some_rows, max_size=8))
+def test_packed_rows_come_back_to_six_digits(tmp_path_factory, given_rows):
+    path = tmp_path_factory.mktemp("packed") / "rows.jsonl"
+    pack_rows(path, given_rows)
+    found = read_rows(path)
+    # Rows of a cell stand together, in the order in which they came.
+    key = lambda row: repr([v for k, v in vars(row).items() if k not in OF_EPISODE])  # noqa: E731
+    expected = sorted(given_rows, key=key)
+    assert len(found) == len(expected)
+    for got, want in zip(sorted(found, key=key), expected, strict=True):
+        for name, value in vars(want).items():
+            if isinstance(value, float):
+                assert getattr(got, name) == pytest.approx(value, rel=5.1e-6, abs=0)
+            else:
+                assert getattr(got, name) == value
+
+
+def damaged(line, how):
+    values = json.loads(line)
+    columns = values["episodes"]
+    if how == "a column cut short":
+        columns["score"] = columns["score"][:-1]
+    elif how == "a column missing":
+        del columns["score"]
+    elif how == "a column too many":
+        columns["colour"] = columns["score"]
+    elif how == "a column that is none":
+        columns["score"] = 3
+    elif how == "no columns":
+        values["episodes"] = {}
+    elif how == "a list of columns":
+        values["episodes"] = list(columns.values())
+    elif how == "a shared field missing":
+        del values["task"]
+    elif how == "knobs that are none":
+        values["knobs"] = {"n": "many"}
+    else:
+        return line[: len(line) // 2]
+    return json.dumps(values)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "a column cut short",
+        "a column missing",
+        "a column too many",
+        "a column that is none",
+        "no columns",
+        "a list of columns",
+        "a shared field missing",
+        "knobs that are none",
+        "half a line",
+    ],
+)
+def test_a_damaged_packed_line_is_an_error_that_names_file_and_line(rows, how, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    pack_rows(path, rows)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], damaged(lines[1], how), lines[2]]) + "\n")
+    with pytest.raises(DataError, match=r"rows\.jsonl, line 2\b"):
+        read_rows(path)
+
+
+def test_rows_of_before_the_newer_fields_are_read_and_count_as_done(run_folder, rows, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    older = [
+        {k: v for k, v in dataclasses.asdict(row).items() if k not in OPTIONAL} for row in rows
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in older))
+    found = read_rows(file)
+    assert without_times(found) == without_times(rows)
+    assert {(row.mass_scale, row.wall_seconds) for row in found} == {(1.0, None)}
+    handed = []
+    assert evaluate(cells_of(run_folder), file, noting(handed)) == found
+    assert handed == []

@@ -1,0 +1,213 @@
+"""Every table and figure of the paper at a small budget: real data, trainings, episodes, files."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gemrl.cli import main
+from gemrl.data.tasks import TASKS
+from gemrl.decide.knobs import Cosine, Knobs
+from gemrl.errors import ConfigError, DataError
+from gemrl.evaluate.cells import here
+from gemrl.evaluate.reproduce import REPRODUCTIONS, paper, render, reproduce, scaling, select
+from gemrl.evaluate.reproduce.document import Document, Table, write
+from gemrl.evaluate.reproduce.lines import change, of_suite
+from gemrl.evaluate.reproduce.scores import best_step
+from gemrl.evaluate.reproduce.study import Budget, Facts, Study, facts_of
+from gemrl.evaluate.rows import Row, pack_rows, read_rows
+
+UMAZE = "maze2d-umaze-v1"
+SMALL = Budget(
+    tasks=(UMAZE,),
+    steps=8,
+    seeds=1,
+    episodes=2,
+    n=8,
+    sweep_n=4,
+    data_steps=3000,
+    settings={"hidden": (8,), "batch_size": 32, "pretrain_steps": 8, "components": 2, "critics": 2},
+)
+BY_ROWS = [name for name, found in REPRODUCTIONS.items() if found.by_cells and name != "mass-scale"]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """All reproductions out of rows, of a study with few settings."""
+    few = pytest.MonkeyPatch()
+    few.setitem(TASKS, UMAZE, replace(TASKS[UMAZE], horizon=20))
+    few.setattr(select, "LAMS", (1.0,))
+    few.setattr(select, "WP_ENDS", (0.4, 1.0))
+    few.setattr(select, "CONSTANTS", ())
+    few.setattr(scaling, "COUNTS", (0, 1, 8))
+    few.setattr("gemrl.evaluate.reproduce.frontier.WEIGHTS", (0.0, 1.0))
+    found = Study(SMALL, tmp_path_factory.mktemp("study"), here)
+    reproduce(BY_ROWS, found)
+    yield found
+    few.undo()
+
+
+@pytest.mark.parametrize("name", BY_ROWS)
+def test_a_reproduction_leaves_markdown_plots_and_a_page_of_its_own(name, study):
+    text = (study.out / f"{name}.md").read_text()
+    assert text.startswith("# ")
+    assert UMAZE in text
+    for words in ("Regenerated data", "mujoco", "after 8 updates", "training seeds 0;"):
+        assert words in text
+    for picture in re.findall(r"\]\((\S+\.png)\)", text):
+        assert (study.out / picture).stat().st_size > 2000
+    page = (study.out / f"{name}.html").read_text()
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    assert "aria-sort" in page
+
+
+def test_the_documents_are_functions_of_rows_alone(study, tmp_path):
+    folder = tmp_path / "copied"
+    for file in (study.out / "rows").glob("*.jsonl"):
+        pack_rows(folder / "rows" / file.name, read_rows(file))
+    (folder / "records").mkdir()
+    (folder / "records" / "study.jsonl").write_bytes(
+        (study.out / "records" / "study.jsonl").read_bytes()
+    )
+    for name in BY_ROWS:
+        render(name, folder, tmp_path / "written")
+        again = (tmp_path / "written" / f"{name}.md").read_text()
+        assert again == (study.out / f"{name}.md").read_text()
+
+
+def test_a_second_run_computes_nothing(study):
+    before = {p: p.read_bytes() for p in (study.out / "rows").iterdir()}
+
+    def nobody(jobs):
+        raise AssertionError(f"asked to run {jobs}")
+
+    reproduce(BY_ROWS, Study(SMALL, study.out, nobody))
+    assert {p: p.read_bytes() for p in (study.out / "rows").iterdir()} == before
+
+
+def test_other_settings_in_the_same_folder_are_refused(study):
+    other = Study(replace(SMALL, steps=9), study.out, here)
+    with pytest.raises(ConfigError, match="other settings"):
+        other.train()
+
+
+def test_knobs_are_chosen_on_validation_rows_and_told_on_test_rows(study):
+    rows = facts_of(study.out).rows
+    knobs = select.chosen_knobs(rows, UMAZE, 8)
+    seen = select.sweep_rows(rows, UMAZE)
+    assert {row.protocol for row in seen} == {"validation"}
+    worse = [replace(r, score=-1e6) if r.protocol == "test" else r for r in rows]
+    assert select.chosen_knobs(worse, UMAZE, 8) == knobs
+    assert knobs.to_json() in [row.knobs for row in select.pick(rows, task=UMAZE)]
+
+
+def test_the_command_renders_committed_rows_without_a_simulator(study, tmp_path, capsys):
+    code = main(["reproduce", "scaling", "--rows", str(study.out), "--out", str(tmp_path)])
+    assert code == 0
+    assert capsys.readouterr().out.split() == [
+        str(tmp_path / "scaling.md"),
+        str(tmp_path / "scaling.html"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["reproduce", "nothing"], "must be one of scores"),
+        (["reproduce", "scores", "--tasks", "chess"], "'chess' is neither a task nor one of"),
+        (["reproduce", "scores", "--seeds", "0"], "seeds = 0"),
+        (["reproduce", "scores", "--processes", "0"], "processes = 0"),
+        (["reproduce", "scores", "--rows", "/nowhere"], "holds no rows"),
+        (["sweep"], "at least one run folder"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_to_do(words, said, capsys):
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert said in line
+
+
+# Rows that were made up, where the answer is known.
+
+ROW = Row(
+    task=UMAZE,
+    env_id="e",
+    simulator="mujoco 1",
+    method="gem",
+    bundle="b",
+    data_origin="regenerated",
+    data_fingerprint="f",
+    train_seed=0,
+    updates=100,
+    protocol="test",
+    episode_seed=0,
+    knobs=Knobs(n=8).to_json(),
+    episode_return=0.0,
+    score=0.0,
+    length=10,
+    violation=0.1,
+    collapse_dist=0.2,
+    support_z=0.3,
+    executed_violation=0.1,
+    executed_collapse_dist=0.2,
+    executed_support_z=0.3,
+    lcb_spread=1.0,
+)
+
+
+def rows_of(scores, **changes):
+    """A row for each score of each seed."""
+    return [
+        replace(ROW, train_seed=seed, episode_seed=i, score=float(score), **changes)
+        for seed, group in enumerate(scores)
+        for i, score in enumerate(group)
+    ]
+
+
+def test_a_change_is_paired_by_seed_and_start():
+    one = rows_of([[1, 2], [11, 12]])
+    other = rows_of([[4, 3], [15, 16]], violation=0.4)
+    found = change(other, one)
+    assert found.score.mean == pytest.approx((2 + 4) / 2)
+    assert found.audits[0] == pytest.approx(0.3)
+    assert found.cells[0] == "+3.0 ± 1.0"
+
+
+def test_a_suite_weighs_its_tasks_alike_and_its_error_is_between_seeds():
+    many = rows_of([[0] * 10, [2] * 10])
+    few = rows_of([[10], [20]], task="maze2d-large-v1")
+    found = of_suite([many, few])
+    assert found.score.mean == pytest.approx((5 + 11) / 2)
+    assert found.score.stderr == pytest.approx(3.0)
+
+
+def test_snapshots_are_told_from_the_last_step():
+    early = rows_of([[9]], updates=50)
+    late = rows_of([[1]])
+    assert select.last_step([*early, *late]) == late
+    seen = [replace(row, protocol="validation") for row in (*early, *late)]
+    assert best_step(seen, UMAZE, "gem", 0) == 50
+    assert best_step([], UMAZE, "gem", 0) is None
+
+
+def test_the_papers_figures_are_quoted_as_it_gives_them():
+    assert paper.quoted("scores", UMAZE, paper.GEM_UNIFIED) == "59.0"
+    assert paper.quoted("by_task", UMAZE, "score") == "154.1"
+    assert paper.quoted("scores", UMAZE, "FQL") == "–"
+    assert len(paper.tasks()) == 18
+    assert select.paper_knobs("antmaze-umaze-v2", 64) == Knobs(n=64, lam=3.5, wp=Cosine(0.2, 700))
+
+
+def test_a_document_escapes_what_it_shows(tmp_path):
+    bad = "<script>alert(1)</script>"
+    document = Document(bad, [bad, Table(bad, (bad,), ((bad,),))])
+    write(document, tmp_path, "bad")
+    assert bad not in (tmp_path / "bad.html").read_text()
+
+
+def test_a_folder_without_rows_is_refused_and_tables_without_rows_say_so(tmp_path):
+    with pytest.raises(DataError, match="holds no rows"):
+        facts_of(tmp_path)
+    empty = Facts([], {})
+    for name in BY_ROWS:
+        assert "yet" in " ".join(map(str, REPRODUCTIONS[name].render(empty).parts))
