@@ -47,4 +47,10 @@ def load_policy(dimensions: int, backend: str = "auto") -> Any:
     fresh = method.models(method.init(config, spec.obs_dim, spec.action_dim, jax.random.key(0)))
     models = as_tree(arrays, dataclasses.replace(fresh, value=None), path)
     assert set(arrays) == set(tree_names(models))
-    return gemrl.Policy(Bundle(models, spec, {**about, "digest": path.stem}), backend)
+    # The file has no more of the dataset than this.
+    manifest = {
+        **about,
+        "digest": path.stem,
+        "dataset": {"origin": "regenerated", "fingerprint": "not kept"},
+    }
+    return gemrl.Policy(Bundle(models, spec, manifest), backend)

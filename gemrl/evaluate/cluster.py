@@ -43,7 +43,7 @@ Ref = Any
 
 def cluster(address: str, *, insecure: bool = False) -> Runner:
     """Run cells on the Ray cluster at HOST:PORT or ray://HOST:PORT, or on `local`: one of this
-    machine's cores, which ends with the run.
+    machine's cores, which ends with the run. A process that has a connection to Ray keeps to it.
 
     Whoever reaches a Ray cluster can run code on it. So a remote one must ask for a token, unless
     `insecure` says that its network is trusted.
