@@ -51,9 +51,9 @@ def render(facts: Facts) -> Document:
         return document.add("No task has rows for every mass scale yet.")
     used = [row for t in tasks for m in NAMES for s in SCALES for row in of(t, m, s)]
     document.add(
-        "The masses of the simulator's bodies are multiplied with the scale; networks and knobs stay "
-        f"as they are. GEM decides with N = {n}. The paper shows this for GEM and BC as "
-        "pictures without numbers, and says that AntMaze scores all but vanish there.",
+        "Masses and inertias of the simulator's bodies are multiplied with the scale; networks and "
+        f"knobs stay as they are. GEM decides with N = {n}. The paper shows this for GEM and BC "
+        "as pictures without numbers, and says that AntMaze scores all but vanish there.",
         label(used, facts.knob_words),
     )
     found = {

@@ -200,7 +200,7 @@ def chapter(document: Document, records: list[Record]) -> None:
     document.add(
         "## Mixture or heaviest component: does the decision jump between modes?",
         "Candidates of the actor's heaviest component can beat candidates of the whole mixture. "
-        "One explanation: the best candidate comes from one mode now and from another a step later, "
+        "One explanation: the best candidate comes from one mode now, from another a step later, "
         "and the body gets nowhere. Components keep their number from state to state, so the "
         "component of the executed action can be followed. Two remedies act on the same scored "
         "candidates. A sticky rule stays with the last component unless another's best score is "
