@@ -240,6 +240,7 @@ class ReportArgs:
     """
 
     runs: Positional[tuple[Path, ...]]
-    """Folders of trained runs, or files of rows (.jsonl)."""
+    """Folders of trained runs, of several seeds or of a study, or files of rows (.jsonl)."""
     out: Path | None = None
-    """File to write; by default report.html in the first run's folder."""
+    """File to write; by default report.html in the first run's folder. Files of rows alone are
+    printed as Markdown unless a file is given here."""

@@ -136,13 +136,12 @@ def report(args: ReportArgs) -> None:
 
     if not args.runs:
         raise ConfigError("report needs at least one run folder or file of rows")
-    if all(path.suffix == ".jsonl" for path in args.runs):
-        if args.out is not None:
-            raise ConfigError("--out goes with run folders; a table of rows is printed")
-        missing = [str(path) for path in args.runs if not path.exists()]
-        if missing:
-            raise ConfigError(f"no such file: {', '.join(missing)}")
-        print(markdown([row for path in args.runs for row in read_rows(path)]))
+    files = [path for path in args.runs if path.suffix == ".jsonl"]
+    missing = [str(path) for path in files if not path.exists()]
+    if missing:
+        raise ConfigError(f"no such file: {', '.join(missing)}")
+    if len(files) == len(args.runs) and args.out is None:
+        print(markdown([row for path in files for row in read_rows(path)]))
         return
     print(write_report(args.runs, args.out or args.runs[0] / "report.html"))
 

@@ -19,6 +19,8 @@ class WhereArgs:
     """Processes of this machine; by default one a core. 1 is this process alone."""
     cluster: str | None = None
     """Run on Ray instead: the address of a cluster, or `local` for one of this machine."""
+    insecure: bool = False
+    """Connect to a cluster that asks for no token as well: anybody who reaches it can run code."""
 
 
 @dataclass
@@ -90,7 +92,9 @@ def runner_of(args: WhereArgs) -> Any:
             raise ConfigError("--processes and --cluster exclude each other")
         from gemrl.evaluate.cluster import cluster
 
-        return cluster(args.cluster)
+        return cluster(args.cluster, insecure=args.insecure)
+    if args.insecure:
+        raise ConfigError("--insecure goes with --cluster")
     if args.processes is not None and args.processes < 1:
         raise ConfigError(f"processes = {args.processes}: must be at least 1")
     return here if args.processes == 1 else processes(args.processes)

@@ -1,13 +1,16 @@
 """The command `gemrl tune`: its words, and what it calls."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from tyro.conf import Positional
 
 from gemrl.errors import ConfigError
+
+# What has a meaning where real episodes are spent.
+WITH_EPISODES = ("run", "n", "lams", "wps", "episodes", "json")
 
 
 @dataclass
@@ -110,7 +113,7 @@ def _require_files(args: TuneArgs) -> None:
     if missing:
         raise ConfigError(f"no such file: {', '.join(missing)}")
     if args.episodes is not None:
-        idle = {"--html": args.html, "--rows": args.rows, "--dataset": args.dataset}
-        given = [name for name, value in idle.items() if value]
-        if given:
-            raise ConfigError(f"{given[0]} does not go with --episodes, which looks at no log")
+        given = [f.name for f in fields(args) if getattr(args, f.name) != f.default]
+        idle = [name for name in given if name not in WITH_EPISODES]
+        if idle:
+            raise ConfigError(f"--{idle[0]} does not go with --episodes, which looks at no log")

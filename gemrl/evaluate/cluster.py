@@ -60,7 +60,7 @@ def cluster(address: str, *, insecure: bool = False) -> Runner:
         if ray.is_initialized():
             yield from _spread(ray, jobs)
             return
-        place = _local(ray, len(jobs)) if address == LOCAL else _remote(ray, address)
+        place = _local(ray, len(jobs)) if address == LOCAL else _remote(ray, address, insecure)
         with place:
             yield from _spread(ray, jobs)
 
@@ -129,11 +129,13 @@ def _own_token() -> str:
 
 
 @contextmanager
-def _remote(ray: Any, address: str) -> Iterator[None]:
+def _remote(ray: Any, address: str, insecure: bool) -> Iterator[None]:
     """A connection to a cluster, for the time of the block."""
     _require_reachable(address)
     try:
         _connect(ray, address)
+        if not insecure:
+            _require_guarded(ray, address)
         if ray.cluster_resources().get("CPU", 0) < 1:
             say(f"the Ray cluster at {address} has no CPU: waiting for a machine to join it")
         yield
@@ -152,6 +154,27 @@ def _require_reachable(address: str) -> None:
         raise EvaluationError(
             f"no Ray cluster answers at {address} ({error}): start one with `ray start --head`"
         ) from error
+
+
+def _require_guarded(ray: Any, address: str) -> None:
+    """A cluster without authentication takes any token: ask it how it was started."""
+    try:
+        mode = ray.get(ray.remote(num_cpus=0)(_authentication).remote())
+    except ray.exceptions.RayError as error:
+        raise EvaluationError(
+            f"{address}: {_words(error)} (each machine of the cluster needs gemrl "
+            f"{gemrl.__version__})"
+        ) from error
+    if mode != "token":
+        raise EvaluationError(
+            f"the Ray cluster at {address} asks for no token: whoever reaches it can run code on "
+            f"it: start it with {MODE}=token"
+        )
+
+
+def _authentication() -> str | None:
+    """How the cluster of this worker was started. Runs in a worker."""
+    return os.environ.get(MODE)
 
 
 def _connect(ray: Any, address: str, **options: Any) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,37 @@ def test_processes_give_the_rows_that_this_process_gives(run_folder, rows, tmp_p
     assert children("gemrl.evaluate.workers") == []
 
 
-def test_a_killed_process_costs_one_cell_which_is_tried_again(run_folder, rows, tmp_path):
+@contextmanager
+def killing_workers(most):
+    """Kill the worker processes that start while the block runs, so many at most."""
+    killed, over = set(), threading.Event()
+
+    def kill():
+        while not over.wait(0.01):
+            for child in set(children("gemrl.evaluate.workers")) - killed:
+                if len(killed) < most:
+                    os.kill(child, signal.SIGKILL)
+                    killed.add(child)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        killer.join()
+
+
+def test_a_cell_whose_process_is_killed_is_tried_again(run_folder, rows, tmp_path):
+    with killing_workers(1) as killed:
+        found = evaluate(cells_of(run_folder)[:1], tmp_path / "rows.jsonl", processes(1))
+    assert len(killed) == 1
+    assert without_times(found) == without_times(rows[:2])
+    assert len(read_rows(tmp_path / "rows.jsonl")) == 2
+
+
+@pytest.mark.long
+def test_a_process_killed_in_the_middle_costs_one_cell(run_folder, rows, tmp_path):
     killed = []
 
     def run(jobs):
@@ -169,23 +200,9 @@ def test_a_killed_process_costs_one_cell_which_is_tried_again(run_folder, rows, 
 
 
 def test_a_cell_whose_process_always_dies_is_an_error_that_names_it(run_folder, tmp_path):
-    killed, over = set(), threading.Event()
-
-    def kill_all():
-        while not over.is_set():
-            for child in children("gemrl.evaluate.workers"):
-                os.kill(child, signal.SIGKILL)
-                killed.add(child)
-            time.sleep(0.01)
-
-    killer = threading.Thread(target=kill_all)
-    killer.start()
-    try:
-        with pytest.raises(EvaluationError, match=rf"N 4, λ 1, w_p 0\.5: .* died {TRIES} times"):
-            evaluate(cells_of(run_folder)[1:2], tmp_path / "rows.jsonl", processes(1))
-    finally:
-        over.set()
-        killer.join()
+    dies = rf"N 4, λ 1, w_p 0\.5: .* died {TRIES} times"
+    with killing_workers(99) as killed, pytest.raises(EvaluationError, match=dies):
+        evaluate(cells_of(run_folder)[1:2], tmp_path / "rows.jsonl", processes(1))
     assert len(killed) == TRIES
     assert read_rows(tmp_path / "rows.jsonl") == []
 
@@ -237,17 +254,16 @@ import sys
 from pathlib import Path
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.cells import Cell, run_cells
-from gemrl.evaluate.{module} import {runner}
-run, file = Path(sys.argv[1]), Path(sys.argv[2])
+from gemrl.evaluate.workers import processes
+run, file = map(Path, sys.argv[1:])
 cells = [Cell(run, Knobs(n=4, wp=wp), 2, "validation") for wp in (0.2, 0.5, 1.0)]
-run_cells(cells, lambda _: file, {runner}({argument!r}), quiet=True)
+run_cells(cells, lambda _: file, processes(1), quiet=True)
 """
 
 
-def killed_driver(run, file, module, runner, argument):
+def killed_driver(run, file):
     """Start a driver, kill it when its first cell is in the file, and return what is there."""
-    words = DRIVER.format(module=module, runner=runner, argument=argument)
-    driver = subprocess.Popen([sys.executable, "-c", words, str(run), str(file)])
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(run), str(file)])
     try:
         until = time.monotonic() + 120
         while not read_rows(file):
@@ -265,7 +281,7 @@ def test_a_killed_driver_started_again_loses_nothing_and_repeats_nothing(
     run_folder, rows, tmp_path
 ):
     file, handed = tmp_path / "rows.jsonl", []
-    left = killed_driver(run_folder, file, "workers", "processes", 1)
+    left = killed_driver(run_folder, file)
     done = {row.cell for row in left}
     found = evaluate(cells_of(run_folder), file, noting(handed))
     assert len(handed) == len(KNOBS) - len(done)

@@ -66,6 +66,7 @@ def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.long
 def test_a_cluster_gives_the_rows_that_one_process_gives(local, run_folder, rows, tmp_path):
     found = evaluate(cells_of(run_folder), tmp_path / "rows.jsonl", local)
     assert without_times(found) == without_times(rows)
@@ -241,6 +242,13 @@ def test_a_remote_cluster_without_a_token_is_refused_with_a_way_out(no_token):
         cluster(REMOTE)
 
 
+def test_a_cluster_that_asks_for_no_token_is_noticed(local, monkeypatch):
+    module._require_guarded(ray, REMOTE)
+    monkeypatch.setattr(module, "_authentication", lambda: None)
+    with pytest.raises(EvaluationError, match=r"asks for no token.*RAY_AUTH_MODE=token"):
+        module._require_guarded(ray, REMOTE)
+
+
 @pytest.mark.parametrize("mode", ["disabled", None])
 def test_a_remote_cluster_without_authentication_is_refused(no_token, mode):
     no_token.setenv("RAY_AUTH_TOKEN", "a token")
@@ -269,7 +277,7 @@ def test_a_remote_cluster_with_a_token_or_on_a_trusted_network_is_accepted(no_to
 @pytest.mark.parametrize("address", [REMOTE, f"ray://{REMOTE}", "[::1]:9"])
 def test_an_address_where_nobody_answers_is_an_error_in_one_line(address):
     with pytest.raises(EvaluationError, match=r"answers at .*:9 .*ray start") as caught:
-        module._remote(ray, address).__enter__()
+        module._remote(ray, address, insecure=False).__enter__()
     assert "\n" not in str(caught.value)
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,7 @@ def test_several_tasks_get_an_overview_and_a_section_each(page):
         assert f'<a href="#task-{index}">{task}</a>' in page
     assert "chosen on validation seeds" in page
     assert not re.findall(r'(?:src|href)="(?!data:|#task-)', page)
+    assert page.startswith("<!doctype html>")
 
 
 def test_every_table_and_chart_of_scores_says_which_seeds_it_is_of(page):
@@ -309,17 +311,17 @@ def test_rows_of_different_tasks_are_not_averaged(tmp_path):
     assert {s.task for s in gather([tmp_path]).subjects} == {UMAZE, MEDIUM} <= set(TASKS)
 
 
-def in_browser(page, script, width, folder):
-    """The page's title after a script ran in it, in a headless browser."""
+def in_browser(page, folder):
+    """What a page's scripts wrote into its title, in a headless browser."""
     names = ("chromium", "chromium-browser", "google-chrome")
     browser = next(filter(None, map(shutil.which, names)), None)
     if browser is None:
         pytest.skip("no chromium is installed to open the page in")
     file = folder / "page.html"
-    file.write_text(page.replace("</body>", f"<script>{script}</script></body>"))
+    file.write_text(page)
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
     words += ["--disable-background-networking", f"--user-data-dir={folder / 'profile'}"]
-    words += [f"--window-size={width},900", "--dump-dom", file.as_uri()]
+    words += ["--window-size=1280,900", "--dump-dom", file.as_uri()]
     done = subprocess.run([browser, *words], capture_output=True, text=True, timeout=120)
     found = re.search(r"<title>(.*?)</title>", done.stdout)
     assert found, done.stderr
@@ -338,7 +340,8 @@ def test_a_click_on_a_heading_sorts_its_table_up_and_then_down(page, tmp_path):
       for (const _ of [1, 2]) { button.click(); found.push(seen()); }
       document.title = JSON.stringify(found);
     """
-    focused, before, up, down = in_browser(page, script, 1280, tmp_path)
+    clicked = page.replace("</body>", f"<script>{script}</script></body>")
+    focused, before, up, down = in_browser(clicked, tmp_path)
     assert focused
     assert before[0] == "none"
     assert up == ["ascending", *sorted(before[1:])]
@@ -346,13 +349,18 @@ def test_a_click_on_a_heading_sorts_its_table_up_and_then_down(page, tmp_path):
 
 
 def test_on_a_phone_tables_scroll_in_their_own_box_and_the_page_does_not(page, tmp_path):
+    # A window has a least width, a frame has none.
     script = """
-      const boxes = [...document.querySelectorAll(".scroll")];
-      document.title = JSON.stringify([window.innerWidth, document.documentElement.scrollWidth,
+      const page = document.querySelector("iframe").contentDocument;
+      const boxes = [...page.querySelectorAll(".scroll")];
+      const whole = page.documentElement;
+      document.title = JSON.stringify([whole.clientWidth, whole.scrollWidth,
         boxes.filter((box) => box.scrollWidth > box.clientWidth).length,
         boxes.every((box) => box.tabIndex === 0)]);
     """
-    width, needed, scrolling, reachable = in_browser(page, script, 390, tmp_path)
-    assert needed <= width == 390
+    frame = f'<iframe style="width: 390px; border: 0" srcdoc="{escape(page)}"></iframe>'
+    phone = f"<title></title>{frame}<script>addEventListener('load', () => {{ {script} }})</script>"
+    width, needed, scrolling, reachable = in_browser(phone, tmp_path)
+    assert needed == width <= 390
     assert scrolling > 0
     assert reachable

@@ -76,8 +76,8 @@ def test_a_choice_that_was_not_tested_is_said():
     ]
     found = headlines(TASK, rows)["gem"]
     assert found.setting.knobs.wp == 3.0
-    assert "only search tested" in found.protocol
-    assert "w_p 1) were not tested" in found.protocol
+    assert found.protocol == "the only search tested"
+    assert "w_p 1) were not tested" in found.note
 
 
 def test_policies_on_the_way_and_other_masses_are_no_part_of_the_last_step():

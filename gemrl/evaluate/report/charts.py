@@ -188,6 +188,7 @@ def frontier(lines: Sweep, seeds: str) -> Picture | None:
         axes.legend(frameon=False, fontsize=8)
     for line in labels:
         _name_points(axes, line)
+    axes.locator_params(axis="x", nbins=6)
     axes.set_xlabel("support violation rate")
     axes.set_ylabel("normalized score")
     axes.set_title(f"score against violation, by w_p ({seeds} seeds)", fontsize=10)

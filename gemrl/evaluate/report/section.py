@@ -97,13 +97,14 @@ def _labels(subject: Subject, heads: dict[str, Headline]) -> list[tuple[str, str
         if counts:
             episodes.append(f"{_range(counts)} on {protocol} seeds")
     last = {f"{h.setting.updates:,}" for h in heads.values()}
-    protocols = {m.upper(): h.protocol for m, h in heads.items() if h.protocol != "no search"}
+    searches = [(m.upper(), h) for m, h in heads.items() if h.setting.knobs.n > 0 or h.note]
+    said = [f"{m}: {h.protocol}" + (f"; {h.note}" if h.note else "") for m, h in searches]
     return [
         *found,
         ("environment", f"{_join(r.env_id for r in rows)} on {_join(r.simulator for r in rows)}"),
         ("episodes", f"{', '.join(episodes)}, for each training seed and setting"),
         *([("last step", f"after {_join(last)} updates")] if last else []),
-        ("knobs", "; ".join(f"{m}: {said}" for m, said in protocols.items()) or "no search"),
+        ("knobs", ". ".join(said) or "no search"),
     ]
 
 

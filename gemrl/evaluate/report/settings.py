@@ -108,6 +108,8 @@ class Headline(NamedTuple):
 
     setting: Setting
     protocol: str
+    note: str = ""
+    """What must be known of it beside."""
 
 
 def headlines(task: str | None, rows: Sequence[Row]) -> dict[str, Headline]:
@@ -131,16 +133,16 @@ def _headline(task: str | None, rows: Sequence[Row]) -> Headline:
         if same:
             most = max(same, key=lambda setting: setting.knobs.n)
             return Headline(most, "chosen on validation seeds")
-        unmet = f"; those chosen on validation seeds ({chosen.describe()}) were not tested"
+        unmet = f"those chosen on validation seeds ({chosen.describe()}) were not tested"
     searches = [s for s in tested if s.knobs.n > 1 and s.knobs.wp != 0]
     if not searches:
-        return Headline(tested[0], "no search" + unmet)
+        return Headline(tested[0], "no search", unmet)
     suite = [s for s in searches if s.knobs in _suite_knobs(task, s.knobs.n)]
     most = max(suite or searches, key=lambda setting: setting.knobs.n)
     if suite:
-        return Headline(most, "the paper's for the suite" + unmet)
+        return Headline(most, "the paper's for the suite", unmet)
     only = "the only search tested" if len(searches) == 1 else "of several tested, by no rule"
-    return Headline(most, only + unmet)
+    return Headline(most, only, unmet)
 
 
 def chosen_knobs(rows: Sequence[Row]) -> Knobs | None:

@@ -164,6 +164,7 @@ def _bars(records: list[Record], tasks: list[str]) -> "Figure":
             at, means, stds, fmt=mark, color=color, mec="white", ms=9, label=TABLES[table]
         )
     axes.set_yscale("log")
+    axes.set_ylim(bottom=axes.get_ylim()[0] / 2)
     axes.set_xlim(-0.7, len(tasks) - 0.3)
     axes.set_xticks(places, tasks, rotation=30, ha="right", fontsize=8)
     axes.set_ylabel("mean NLL gap, nats")

@@ -1,6 +1,7 @@
 """Values of all settings, cross-fitted on held-out episodes, with intervals."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ from jax.scipy.special import betainc
 from jaxtyping import Float, Int
 
 from gemrl.data.dataset import Dataset
+from gemrl.errors import TrainingError
 from gemrl.evaluate.tune.choices import Choices
 from gemrl.evaluate.tune.fqe import (
     Bounds,
@@ -117,7 +119,13 @@ def replicates(
         rng = np.random.default_rng([seed, number])
         before = 2 * number * config.updates
         estimates.append(_replicate(evidence, config, rng, later_part(report, before)))
-    return np.stack(estimates)
+    values = np.stack(estimates)
+    if not np.isfinite(values).all():
+        raise TrainingError(
+            "fitted Q evaluation gave values that are not finite: look at the rewards with "
+            "`gemrl data inspect`"
+        )
+    return values
 
 
 def _replicate(
@@ -169,6 +177,7 @@ def interval(samples: Float[np.ndarray, " r"], confidence: float) -> Interval:
     return Interval(mean, mean - reach, mean + reach)
 
 
+@lru_cache
 def t_quantile(level: float, freedom: int) -> float:
     """The point below which Student's t lies with probability `level`, at least one half."""
     low, high = 0.0, 1e4

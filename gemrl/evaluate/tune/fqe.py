@@ -62,11 +62,10 @@ class Bounds(NamedTuple):
 def value_bounds(reward: np.ndarray, mask: np.ndarray, discount: float) -> Bounds:
     """Least, greatest and typical discounted sums of rewards such as these.
 
-    A sum of equal rewards is extreme after one step or after endlessly many, and the former is
-    possible only where episodes can end.
+    A sum of equal rewards is extreme after one step or after endlessly many: the former is possible
+    where episodes can end, the latter where they can go on.
     """
-    endless = 1 / (1 - discount)
-    lengths = (endless,) if mask.all() else (1.0, endless)
+    lengths = [1.0] * (not mask.all()) + [1 / (1 - discount)] * bool(mask.any())
     low, high, mean = float(reward.min()), float(reward.max()), float(reward.mean())
     return Bounds(
         min(low * length for length in lengths),

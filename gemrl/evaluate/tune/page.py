@@ -26,7 +26,7 @@ def contents(report: dict[str, Any]) -> dict[str, Any]:
         "chosen": report["recommendation"]["knobs"],
         "regrets": [describe_regret(found) for found in report.get("regret", [])],
         "pictures": {
-            "values": pictures.values(report) if report["estimate"] else None,
+            "gains": pictures.gains(report) if report["estimate"] else None,
             "frontier": pictures.frontier(report),
             "audits": pictures.audits(report),
         },

@@ -10,7 +10,7 @@ from gemrl.evaluate.pictures import BLUE, GREEN, GREY, ORANGE, RED, inline
 COLORS = (BLUE, ORANGE, GREEN, RED, GREY)
 
 
-def values(report: dict[str, Any]) -> str:
+def gains(report: dict[str, Any]) -> str:
     """Gain over the default against the support weight, with its bounds, a line for each λ."""
     figure, axes = plt.subplots(figsize=(5.6, 3.6), layout="constrained")
     groups = _by_lam(report)

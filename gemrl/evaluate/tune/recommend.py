@@ -9,7 +9,7 @@ from gemrl.evaluate.tune.estimate import Interval
 
 # Fewer held-out episodes or transitions than this say nothing about a policy's value.
 FEWEST_EPISODES = 10
-FEWEST_ROWS = 1000
+FEWEST_ROWS = 500
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,9 @@ def describe_regret(found: dict[str, Any]) -> str:
     if correlation is not None:
         told.append(f"  rank correlation of estimated value and score: {correlation:+.2f}")
     gain = found["gain"]
-    if gain is not None:
+    if found["recommended"] is not None and found["recommended"] == found["default"]:
+        told.append("  the default was kept")
+    elif gain is not None:
         by = f"{gain['mean']:+.1f} ± {gain['stderr']:.1f} against the default"
         told.append(
             f"  THE RECOMMENDATION WOULD HAVE BEEN BAD: {by}"

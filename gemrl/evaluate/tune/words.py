@@ -6,9 +6,10 @@ from gemrl.decide.knobs import Knobs
 
 LEGEND = (
     "value: what held-out episodes vouch for, by fitted Q evaluation; gain: against the default",
-    "critics, lcb, spread: the policy's own critics on the chosen action: mean, lower bound, "
+    "critics, lcb, spread: the policy's own critics on what is chosen: mean, lower bound, "
     "standard deviation",
-    "z, log μ: support of the chosen action; beyond: share of states where the log cannot tell",
+    "z, log μ, viol.: support of what is chosen, and how often z lies below -2",
+    "beyond: share of states at which the log cannot tell",
 )
 
 
@@ -46,9 +47,9 @@ def describe_online(report: dict[str, Any]) -> str:
 
 def recommendation_lines(found: dict[str, Any]) -> list[str]:
     """What to do, why, and how to say it to a command and in code."""
-    verb = "keep the suite's default" if found["kept_default"] else "take"
+    verb = "keep the suite's default," if found["kept_default"] else "take"
     return [
-        f"  {verb}, {Knobs.from_json(found['knobs']).describe()}: {found['reason']}",
+        f"  {verb} {Knobs.from_json(found['knobs']).describe()}: {found['reason']}",
         f"  {found['flags']}",
         f"  {found['code']}",
     ]
@@ -57,15 +58,17 @@ def recommendation_lines(found: dict[str, Any]) -> list[str]:
 def table(report: dict[str, Any]) -> list[str]:
     """A line a setting; the default and the recommended one are marked."""
     chosen = report["recommendation"]["knobs"]
-    heads = ("value", "[low", "high]", "gain", "[low", "high]")
-    audits = ("critics", "lcb", "spread", "z", "log μ", "violation", "beyond")
+    heads = ("value", "gain", "[low", "high]")
+    audits = ("critics", "lcb", "spread", "z", "log μ", "viol.", "beyond")
     estimated = report["estimate"] is not None
     lines = [_line("  λ    w_p", (heads if estimated else ()) + audits)]
     for setting in report["settings"]:
         knobs, f = setting["knobs"], setting["frontier"]
         cells = []
-        for name in ("value", "difference") if estimated else ():
-            cells += [f"{setting[name][part]:.2f}" for part in ("mean", "low", "high")]
+        if estimated:
+            gain = setting["difference"]
+            cells += [f"{setting['value']['mean']:.2f}", f"{gain['mean']:+.2f}"]
+            cells += [f"{gain['low']:.2f}", f"{gain['high']:.2f}"]
         cells += [f"{f['value']:.2f}", f"{f['lcb']:.2f}", f"{f['critic_std']:.3f}"]
         cells += [f"{f['support_z']:+.2f}", f"{f['log_support']:.2f}", f"{f['violation']:.3f}"]
         cells += [f"{f['uncovered']:.1%}"]
@@ -94,4 +97,4 @@ def _estimate_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _line(head: str, cells: Any) -> str:
-    return head.ljust(12) + "".join(f"{cell:>10}" for cell in cells)
+    return head.ljust(12) + "".join(f"{cell:>8}" for cell in cells)

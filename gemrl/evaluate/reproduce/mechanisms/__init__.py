@@ -92,9 +92,10 @@ def render(facts: Facts) -> Document:
     seeds = {(r["task"], r["seed"]) for r in records if "seed" in r}
     document.add(
         "Each statement of the paper's section 3.4 in our words, what was measured, and whether it "
-        "holds here. A statement holds where its number is away from nothing by more than two "
-        f"standard errors. {len(seeds)} trained policies of {len(tasks_in(records))} tasks; errors "
-        "are between training seeds, or within the one there is."
+        "holds here. A statement holds, or not, where a 95 % interval says so, and is undecided "
+        f"otherwise. Policies: {len(seeds)} trained on {len(tasks_in(records))} task"
+        f"{'s' * (len(tasks_in(records)) != 1)}; errors are between training seeds, or within the "
+        "one there is. Two or three seeds decide only what is plain."
     )
     projection.chapter(document, records)
     guidance.chapter(document, records)

@@ -8,6 +8,8 @@ from gemrl.evaluate.reproduce.mechanisms.fitting import datasets, fit, two_modes
 from gemrl.evaluate.reproduce.mechanisms.reading import (
     Record,
     by_task,
+    difference,
+    each,
     over_seeds,
     pick,
     points,
@@ -19,7 +21,7 @@ from gemrl.evaluate.reproduce.mechanisms.reading import (
 from gemrl.evaluate.reproduce.mechanisms.seen import Effort, Seen
 from gemrl.maths.expectile import guidance_weight
 from gemrl.maths.mixture import Mixture
-from gemrl.maths.statistics import Estimate
+from gemrl.maths.statistics import Estimate, estimate
 
 CONTROLLED, DECILES, SLOPE = "T2 controlled", "T2 deciles", "T2 slope"
 BETAS = (1.0, 3.0, 10.0)
@@ -163,17 +165,17 @@ def _controlled(records: list[Record]) -> list[str | Table | Plot]:
 def _trained(records: list[Record], slopes: list[Record]) -> list[str | Table | Plot]:
     from gemrl.evaluate.reproduce.plots import panels
 
-    lines, senses, panes = [], {}, []
+    lines, rises, less, panes = [], {}, {}, []
     for task in tasks_in(records):
         of = pick(records, task=task)
         first, last = (pick(of, decile=d) for d in (1, 10))
-        low, high = over_seeds(first, "log_ratio"), over_seeds(last, "log_ratio")
-        rise = Estimate(high.mean - low.mean, float(np.hypot(low.stderr, high.stderr)), 1)
-        asked = over_seeds(last, "predicted").mean - over_seeds(first, "predicted").mean
+        rise, asked = (difference(last, first, name) for name in ("log_ratio", "predicted"))
         fitted = over_seeds(pick(slopes, task=task), "slope")
-        lines.append([task, f"{low:.2f}", f"{high:.2f}", f"{rise.mean:.2f}", f"{asked:.2f}"])
-        lines[-1].append(f"{fitted:.2f}")
-        senses[task] = min(sign(rise), sign(fitted))
+        upper = estimate([_decile_slope(pick(of, seed=seed)) for seed in each(of, "seed")])
+        found = (over_seeds(first, "log_ratio"), over_seeds(last, "log_ratio"), rise, asked)
+        lines.append([task, *(f"{number:.2f}" for number in (*found, fitted, upper))])
+        rises[task] = sign(rise)
+        less[task] = -sign(fitted, 1.0)
         curves = {
             "measured": points(of, "decile", "log_ratio"),
             "tilting by exp(βA) predicts": points(of, "decile", "predicted"),
@@ -182,10 +184,28 @@ def _trained(records: list[Record], slopes: list[Record]) -> list[str | Table | 
     return [
         Table(
             "Held-out actions: mean log π - log μ in the lowest and highest decile of advantage, "
-            "its rise, the rise that tilting predicts, and the slope of measured on predicted",
-            ["task", "lowest decile", "highest", "rise", "predicted rise", "slope"],
+            "its rise, the rise that tilting predicts, the slope of measured on predicted over all "
+            "actions, and over the means of all deciles but the lowest",
+            [
+                "task",
+                "lowest decile",
+                "highest",
+                "rise",
+                "predicted rise",
+                "slope",
+                "slope without the lowest",
+            ],
             lines,
         ),
         Plot("Actor against behaviour by decile of advantage", panels(panes, "decile")),
-        "That the log ratio rises with advantage: " + by_task(senses),
+        "That the log ratio rises with advantage: " + by_task(rises),
+        "That it rises by less than tilting by exp(βA) predicts (a slope below 1 over all "
+        "actions): " + by_task(less),
     ]
+
+
+def _decile_slope(records: list[Record]) -> float:
+    """Slope of measured on predicted over the means of the deciles above the lowest."""
+    upper = [record for record in records if record["decile"] > 1]
+    x, y = (np.array([record[name] for record in upper]) for name in ("predicted", "log_ratio"))
+    return slope(x, y)

@@ -11,8 +11,8 @@ from gemrl.maths.statistics import Estimate, estimate
 Record = dict[str, Any]
 Points = list[tuple[float, float, float, float]]
 
-# How many standard errors a difference must be away from nothing to be called one.
-SURE = 2.0
+# How sure a difference must be to be called one.
+SURE = 0.95
 
 
 def pick(records: Iterable[Record], **fields: Any) -> list[Record]:
@@ -49,6 +49,16 @@ def over_seeds(records: Sequence[Record], name: str) -> Estimate:
     return estimate([record[name] for record in records])
 
 
+def difference(ours: Sequence[Record], theirs: Sequence[Record], name: str) -> Estimate:
+    """One figure minus another, paired by training seed where there are several."""
+    if len(ours) == len(theirs) == 1:
+        first, second = over_seeds(ours, name), over_seeds(theirs, name)
+        error = float(np.hypot(first.stderr, second.stderr))
+        return Estimate(first.mean - second.mean, error, 1)
+    other = {record["seed"]: record[name] for record in theirs}
+    return estimate([record[name] - other[record["seed"]] for record in ours])
+
+
 def points(records: Sequence[Record], x: str, y: str) -> Points:
     """A curve with its errors, for a plot."""
     found = []
@@ -59,10 +69,17 @@ def points(records: Sequence[Record], x: str, y: str) -> Points:
 
 
 def sign(found: Estimate, than: float = 0.0) -> int:
-    """1 where an estimate is surely above a number, -1 where surely below, 0 where undecided."""
+    """1 where an estimate is surely above a number, -1 where surely below, 0 where undecided.
+
+    By Student's interval over training seeds; of one seed, by the normal one over its samples.
+    """
+    from scipy.stats import norm, t
+
+    level = (1 + SURE) / 2
+    errors = t.ppf(level, found.samples - 1) if found.samples > 1 else norm.ppf(level)
     away = found.mean - than
     # Not so where the error is unknown: NaN compares as False.
-    return int(np.sign(away)) if abs(away) > SURE * found.stderr else 0
+    return int(np.sign(away)) if abs(away) > errors * found.stderr else 0
 
 
 WORDS = {1: "**Holds**", 0: "**Undecided**", -1: "**Does not hold**"}

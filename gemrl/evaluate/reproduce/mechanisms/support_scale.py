@@ -6,6 +6,7 @@ from gemrl.evaluate.reproduce.document import Document, Plot, Table
 from gemrl.evaluate.reproduce.mechanisms.reading import (
     Record,
     by_task,
+    difference,
     each,
     over_seeds,
     pick,
@@ -16,7 +17,6 @@ from gemrl.evaluate.reproduce.mechanisms.reading import (
 from gemrl.evaluate.reproduce.mechanisms.seen import Seen
 from gemrl.evaluate.rerank import rerank
 from gemrl.maths.score import MIN_STD
-from gemrl.maths.statistics import Estimate
 
 TRAINED = "T3 states"
 MODES = {
@@ -39,7 +39,7 @@ def trained(seen: Seen) -> list[Record]:
     q, log_support = seen.candidates
     lam = seen.task.lam
     bound = q.mean(axis=1) - lam * q.std(axis=1)
-    counts = [n for n in seen.counts if n >= 16]
+    counts = [n for n in seen.counts if n >= min(64, seen.counts[-1] // 4)]
     # A user fixes a weight once, at the smallest N.
     scales = _stds(log_support, counts[0]), _stds(bound, counts[0])
     records = []
@@ -160,8 +160,9 @@ def _trained(records: list[Record]) -> list[str | Table | Plot]:
                 numbers = [f"{over_seeds(here, field):.2f}" for field in COLUMNS]
                 lines.append([task, name, str(n), *numbers])
         raw, zscored = (pick(of, mode=mode, n=counts[-1]) for mode in ("raw", "zscore"))
-        steadier[task] = sign(_less(zscored, raw, "leverage_factor"))
-        across[task] = sign(_drift(of, "raw", counts, "zscore"))
+        steadier[task] = sign(difference(raw, zscored, "leverage_factor"))
+        drifts = {mode: _drift(of, mode, counts) for mode in MODES}
+        across[task] = sign(difference(drifts["raw"], drifts["zscore"], "drift"))
     panes = [
         (title, _curves(records, field, middle))
         for field, title in (
@@ -184,20 +185,13 @@ def _trained(records: list[Record]) -> list[str | Table | Plot]:
     ]
 
 
-def _less(ours: list[Record], theirs: list[Record], name: str) -> Estimate:
-    """How much smaller a figure is, by training seed."""
-    pairs = zip(ours, theirs, strict=True)
-    return over_seeds([{name: b[name] - a[name]} for a, b in pairs], name)
-
-
-def _drift(records: list[Record], than: str, counts: list[int], ours: str) -> Estimate:
-    """How much less the support rank moves between the smallest and the largest N."""
-
-    def moved(mode: str) -> list[Record]:
-        few, many = (pick(records, mode=mode, n=n) for n in (counts[0], counts[-1]))
-        return [{"rank": abs(b["rank"] - a["rank"])} for a, b in zip(few, many, strict=True)]
-
-    return _less(moved(ours), moved(than), "rank")
+def _drift(records: list[Record], mode: str, counts: list[int]) -> list[Record]:
+    """How much the support rank moves between the smallest and the largest N, by seed."""
+    few, many = (pick(records, mode=mode, n=n) for n in (counts[0], counts[-1]))
+    return [
+        {"seed": a["seed"], "drift": abs(b["rank"] - a["rank"])}
+        for a, b in zip(few, many, strict=True)
+    ]
 
 
 def _curves(records: list[Record], field: str, wp: float) -> dict[str, list]:

@@ -10,6 +10,7 @@ from gemrl.evaluate.reproduce.document import Document, Plot, Table
 from gemrl.evaluate.reproduce.mechanisms.reading import (
     Record,
     by_task,
+    difference,
     each,
     over_seeds,
     pick,
@@ -175,7 +176,7 @@ def _controlled(records: list[Record]) -> list[str | Table | Plot]:
             )
         curves = {f"λ = {lam:g}": points(pick(of, lam=lam), "n", "overestimate") for lam in LAMS}
         limit = [(r["n"], r["bound"], np.nan, np.nan) for r in pick(of, lam=0.0)]
-        panes.append((f"{name}\noverestimate", curves | {"bound σ √(2 ln C)": limit}))
+        panes.append((f"{setting}\noverestimate", curves | {"bound σ √(2 ln C)": limit}))
     return [
         Table(
             f"{CRITICS} critics with known errors: the winner's overestimate and its true value, "
@@ -202,29 +203,23 @@ def _controlled(records: list[Record]) -> list[str | Table | Plot]:
 def _bound_findings(records: list[Record], few: int, many: int) -> list[str]:
     above = [r for r in records if r["n"] > 1 and r["overestimate"] > r["bound"]]
     growth = {
-        setting: _difference(
+        setting: difference(
             pick(records, setting=setting, lam=0.0, n=many),
             pick(records, setting=setting, lam=0.0, n=few),
             "overestimate",
         )
         for setting in SETTINGS
     }
-    helped = {
-        setting: _difference(
-            pick(records, setting=setting, lam=0.0, n=many),
-            pick(records, setting=setting, lam=1.0, n=many),
-            "overestimate",
-        )
-        for setting in SETTINGS
-    }
-    worth = {
-        setting: _difference(
-            pick(records, setting=setting, lam=1.0, n=many),
-            pick(records, setting=setting, lam=0.0, n=many),
-            "true_value",
-        )
-        for setting in SETTINGS
-    }
+
+    def of(setting: str, lam: float) -> list[Record]:
+        return pick(records, setting=setting, lam=lam, n=many)
+
+    def off(setting: str, lam: float) -> Estimate:
+        return difference(of(setting, 0.0), of(setting, lam), "overestimate")
+
+    def worth(setting: str, lam: float) -> Estimate:
+        return difference(of(setting, lam), of(setting, 0.0), "true_value")
+
     return [
         "The bound: "
         + verdict(
@@ -235,23 +230,23 @@ def _bound_findings(records: list[Record], few: int, many: int) -> list[str]:
         f"Growth from C = {few} to {many} without pessimism: "
         + "; ".join(f"{SETTINGS[s]} {found:+.2f}" for s, found in growth.items())
         + ".",
-        f"What λ = 1 takes off the overestimate at C = {many}, and what it adds to the winner's "
-        "true value: "
-        + "; ".join(f"{SETTINGS[s]} {helped[s]:+.2f} and {worth[s]:+.2f}" for s in SETTINGS)
-        + ".",
+        *(
+            f"What λ = {lam:g} takes off the overestimate at C = {many}, and what it adds to the "
+            "winner's true value: "
+            + "; ".join(
+                f"{SETTINGS[s]} {off(s, lam):+.2f} and {worth(s, lam):+.2f}" for s in SETTINGS
+            )
+            + "."
+            for lam in LAMS[1:]
+        ),
         "That the lower bound reduces the overestimate where the critics' spread tells which "
         "candidates are noisy: "
         + verdict(
-            sign(helped["uneven"]),
-            f"with uneven noise λ = 1 takes off {helped['uneven']:.2f}, and where half of the "
-            f"error is common to all critics {helped['shared']:.2f}",
+            sign(off("uneven", 1.0)),
+            f"with uneven noise λ = 1 takes off {off('uneven', 1.0):.2f}, and where half of the "
+            f"error is common to all critics {off('shared', 1.0):.2f}",
         ),
     ]
-
-
-def _difference(ours: list[Record], theirs: list[Record], name: str) -> Estimate:
-    a, b = over_seeds(ours, name), over_seeds(theirs, name)
-    return Estimate(a.mean - b.mean, float(np.hypot(a.stderr, b.stderr)), 1)
 
 
 def _rule(lam: float, wp: float) -> str:
@@ -280,9 +275,9 @@ def _trained(records: list[Record]) -> list[str | Table | Plot]:
             curves = {_rule(*r): points(pick(of, lam=r[0], wp=r[1]), "n", name) for r in rules}
             panes.append((f"{task}\n{title}", curves))
         plain = {n: pick(of, lam=0.0, wp=0.0, n=n) for n in (few, many)}
-        grows[task] = sign(_difference(plain[many], plain[few], "overestimate"))
+        grows[task] = sign(difference(plain[many], plain[few], "overestimate"))
         helps[task] = sign(
-            _difference(plain[many], pick(of, lam=1.0, wp=0.0, n=many), "overestimate")
+            difference(plain[many], pick(of, lam=1.0, wp=0.0, n=many), "overestimate")
         )
     return [
         "Trained critics have no known truth. Half of them choose among candidates at held-out "
