@@ -36,6 +36,7 @@ from gemrl.data_commands import (
 from gemrl.errors import ConfigError, GemrlError, KnobError
 from gemrl.evaluation_commands import ReproduceArgs, SweepArgs, reproduce, sweep
 from gemrl.train_command import train, train_parser
+from gemrl.tune_command import TuneArgs, tune
 
 
 def demo(args: DemoArgs) -> None:
@@ -175,6 +176,7 @@ COMMANDS: dict[str, Command] = {
     "train": (train_parser, train, "train a policy from a dataset"),
     "eval": (lambda _: EvalArgs, evaluate, "run a policy in its environment"),
     "sweep": (lambda _: SweepArgs, sweep, "run policies with every combination of knobs"),
+    "tune": (lambda _: TuneArgs, tune, "choose knobs with no environment, or with a few episodes"),
     "audit": (lambda _: AuditArgs, audit, "judge a policy on its dataset, with no environment"),
     "reproduce": (lambda _: ReproduceArgs, reproduce, "a table or figure of the paper"),
     "report": (lambda _: ReportArgs, report, "one HTML page out of rows and bundles"),

@@ -1,11 +1,14 @@
 """`scaling`: score, audits and steps a second against the number of candidates."""
 
+from collections.abc import Sequence
+
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
 from gemrl.evaluate.reproduce.lines import COLUMNS, Found, by_suite_and_task, label
 from gemrl.evaluate.reproduce.paper import quoted
 from gemrl.evaluate.reproduce.select import KnobsOf, last_step, pick, tasks_of
 from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.rows import Row
 
 COUNTS = (0, 1, 64, 1024, 2048)
 PANES = ("normalized score", "violation", "collapse distance", "support z", "steps a second")
@@ -61,6 +64,7 @@ def render(facts: Facts) -> Document:
             [_paper(n) for n in COUNTS],
         ),
     )
+    document.add(_shares(used))
     names = [name for name, _ in found[COUNTS[0]]]
     panes = [
         (title, {name.strip("*"): _points(found, name, i) for name in names})
@@ -69,6 +73,24 @@ def render(facts: Facts) -> Document:
     from gemrl.evaluate.reproduce.plots import panels
 
     return document.add(Plot("Against the number of candidates N", panels(panes, "N", log=True)))
+
+
+def _shares(rows: Sequence[Row]) -> Table | None:
+    """Where the time went, by task and N; None for rows that do not tell."""
+    if any(row.wall_seconds is None for row in rows):
+        return None
+    lines = []
+    for task in tasks_of(rows):
+        for n in COUNTS:
+            group = [row for row in rows if row.task == task and row.knobs["n"] == n]
+            wall, decide, simulate = (
+                sum(getattr(row, name) for row in group)
+                for name in ("wall_seconds", "decide_seconds", "simulate_seconds")
+            )
+            rest = wall - decide - simulate
+            shares = [f"{part / wall:.0%}" for part in (decide, simulate, rest)]
+            lines.append((task, str(n), *shares))
+    return Table("Share of the time", ("task", "N", "decisions", "simulator", "the rest"), lines)
 
 
 def _paper(n: int) -> tuple[str, ...]:
