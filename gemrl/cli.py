@@ -100,7 +100,6 @@ def evaluate(args: EvalArgs) -> None:
 
 def audit(args: AuditArgs) -> None:
     """Audit a policy."""
-    from gemrl.data.readers import is_log, load_dataset
     from gemrl.decide.policy import load
     from gemrl.evaluate.audit import audit as audit_policy
     from gemrl.evaluate.audit import describe, write_page
@@ -110,14 +109,9 @@ def audit(args: AuditArgs) -> None:
     policy = load(args.run)
     if args.html is not None and (args.html.is_dir() or not args.html.parent.is_dir()):
         raise ConfigError(f"--html {args.html}: must be a file in a folder that is there")
-    manifest = policy.bundle.manifest
-    source = args.dataset or manifest["dataset"]["source"]
-    reading = dict(manifest["dataset"].get("reading", {}))
-    if not is_log(source):
-        reading.pop("columns", None)  # The same data may be given as another kind of file.
     with said_on_success(), kept_programs():
-        data = load_dataset(source, task=manifest["task"], **reading)
-        knobs = knobs_from(args.knobs, policy, manifest["task"])
+        data = policy.bundle.read_data(args.dataset)
+        knobs = knobs_from(args.knobs, policy, policy.bundle.manifest["task"])
         found = audit_policy(policy, data, knobs, args.states, args.seed, quiet=False)
         if args.gates:
             from gemrl.decide.gates import Gates

@@ -56,8 +56,8 @@ class ReproduceArgs(WhereArgs):
     """
 
     name: Positional[str] = ""
-    """scores, scaling, knobs, ablations, normalization, frontier, nll-gap, mass-scale, mechanisms,
-    or all."""
+    """scores, scaling, knobs, ablations, normalization, frontier, nll-gap, mass-scale, tuning,
+    mechanisms, or all."""
     tasks: tuple[str, ...] = ()
     """Tasks, by name or by suite (maze2d, locomotion, antmaze); by default the paper's."""
     steps: int = 100_000

@@ -36,8 +36,8 @@ class TuneArgs:
     updates: int = 4000
     """Minibatches of a fit."""
     coverage: float = 0.01
-    """Actions less likely than this share of the logged ones count as the worst there is, since
-    the log cannot tell; 0 trusts the fit everywhere."""
+    """Actions less likely than this share of the logged ones count as the worst there is where a
+    setting takes more than this share of them; 0 trusts the fit everywhere."""
     confidence: float = 0.95
     """Confidence of each bound."""
     episodes: int | None = None
@@ -85,7 +85,6 @@ def tune(args: TuneArgs) -> None:
 
 def _from_log(args: TuneArgs, policy: Any, grid: Any) -> dict[str, Any]:
     """Compare the settings on the policy's own dataset."""
-    from gemrl.data.readers import is_log, load_dataset
     from gemrl.evaluate.tune import Budget
     from gemrl.evaluate.tune import tune as compare
     from gemrl.evaluate.tune.fqe import FqeConfig
@@ -95,13 +94,8 @@ def _from_log(args: TuneArgs, policy: Any, grid: Any) -> dict[str, Any]:
     budget = Budget(
         args.states, args.fits, args.coverage, args.confidence, FqeConfig(updates=args.updates)
     )
-    manifest = policy.bundle.manifest
-    source = args.dataset or manifest["dataset"]["source"]
-    reading = dict(manifest["dataset"].get("reading", {}))
-    if not is_log(source):
-        reading.pop("columns", None)  # The same data may be given as another kind of file.
     with said_on_success(), kept_programs():
-        data = load_dataset(source, task=manifest["task"], **reading)
+        data = policy.bundle.read_data(args.dataset)
         return compare(policy, data, grid, budget, args.seed, quiet=False)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 import gemrl
 from gemrl.data.dataset import Dataset
+from gemrl.data.readers import is_log, load_dataset
 from gemrl.data.storage import write_text
 from gemrl.errors import BundleError, ConfigError, DataError
 from gemrl.learn.spec import Spec
@@ -44,6 +45,15 @@ class Bundle:
     def digest(self) -> str:
         """SHA-256 of the manifest, which holds that of the weights: names this policy."""
         return self.manifest["digest"]
+
+    def read_data(self, source: str | None = None) -> Dataset:
+        """The dataset that it was trained on, read as it was then; `source` is its place now."""
+        about = self.manifest["dataset"]
+        place = source or about["source"]
+        reading = dict(about.get("reading", {}))
+        if not is_log(place):
+            reading.pop("columns", None)  # The same data may be given as another kind of file.
+        return load_dataset(place, task=self.manifest["task"], **reading)
 
     def split(self, data: Dataset) -> tuple[np.ndarray, np.ndarray]:
         """Rows of its dataset that it was trained on, and rows that were held out."""

@@ -31,6 +31,7 @@ from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import Estimate
 
 UMAZE = "maze2d-umaze-v1"
+WEIGHTS = exchange_rate.WEIGHTS
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,15 @@ def seen(study):
 
 
 @pytest.fixture(scope="module")
-def collected(study):
+def _few_weights():
+    """Two weights a sweep are enough to see that it is run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange_rate, "WEIGHTS", {"raw": (0.1, 1.0), "zscore": (0.1, 1.0)})
+        yield
+
+
+@pytest.fixture(scope="module")
+def collected(study, _few_weights):
     """The study's folder after everything was measured once."""
     mechanisms.collect(study, SMALL)
     return study.out
@@ -201,7 +210,7 @@ def row(task, wp, value, score, seed=0):
     )
 
 
-def test_the_regret_of_one_weight_is_that_of_hand_made_scores():
+def test_the_regret_of_one_weight_is_that_of_hand_made_scores(monkeypatch):
     # Raw: tasks want 0.1 and 2. Standardized: both want 1, and one is worse off by 4 there.
     raw = {UMAZE: {0.1: 50}, "maze2d-medium-v1": {2.0: 30}}
     zscored = {UMAZE: {1.0: 50}, "maze2d-medium-v1": {1.0: 26}}
@@ -209,8 +218,9 @@ def test_the_regret_of_one_weight_is_that_of_hand_made_scores():
         row(task, wp, value, float(best[task].get(wp, 0)))
         for value, best in (("raw", raw), ("zscore", zscored))
         for task in best
-        for wp in exchange_rate.WEIGHTS[value]
+        for wp in WEIGHTS[value]
     ]
+    monkeypatch.setattr(exchange_rate, "WEIGHTS", WEIGHTS)
     scores = exchange_rate.scores_of(rows)
     one = exchange_rate.shared(scores, "raw")
     assert (one.weight, one.score) == (0.1, 25)
@@ -227,7 +237,7 @@ def test_the_regret_of_one_weight_is_that_of_hand_made_scores():
 
 
 def test_a_task_without_both_sweeps_is_left_out():
-    rows = [row(UMAZE, wp, "raw", 1.0) for wp in exchange_rate.WEIGHTS["raw"]]
+    rows = [row(UMAZE, wp, "raw", 1.0) for wp in WEIGHTS["raw"]]
     assert exchange_rate.scores_of(rows)["raw"][0.1] == {}
 
 
@@ -355,9 +365,11 @@ def test_a_statement_is_decided_where_a_95_percent_interval_says_so():
     assert reading.sign(Estimate(2.0, 1.0, 1)) == 1
     assert reading.sign(Estimate(1.0, float("nan"), 1)) == 0
     assert reading.sign(Estimate(0.6, 0.01, 3), than=0.5) == 1
-    assert reading.by_task({"a": 1, "b": 0, "c": -1}) == (
-        "**Holds** in a; **Undecided** in b; **Does not hold** in c."
+    found = {"a": Estimate(9.0, 1.0, 3), "b": Estimate(1.0, 1.0, 3), "c": Estimate(-9.0, 1.0, 3)}
+    assert reading.by_task(found, form="+.0f") == (
+        "Holds in a (+9 ± 1); Undecided in b (+1 ± 1); Does not hold in c (-9 ± 1)."
     )
+    assert reading.by_task(found, below=True).startswith("Holds in c")
 
 
 # The whole
@@ -379,13 +391,11 @@ def test_all_is_measured_once_and_rendered_from_records_alone(study, collected, 
         assert not any(isinstance(v, list | dict) for v in json.loads(line).values())
 
 
-def test_findings_follow_the_numbers(collected):
-    facts = facts_of(collected)
-
+def test_findings_follow_the_numbers(records):
     def said(change):
-        records = [change(dict(r)) for r in facts.records["mechanisms"]]
-        parts = mechanisms.render(Facts(facts.rows, {"mechanisms": records})).parts
-        return "\n".join(p for p in parts if isinstance(p, str))
+        document = Document("x")
+        modes.chapter(document, [change(dict(r)) for r in records])
+        return "\n".join(p for p in document.parts if isinstance(p, str))
 
     def with_gain(sense):
         def change(record):
@@ -397,7 +407,7 @@ def test_findings_follow_the_numbers(collected):
         return change
 
     assert "speaks for jumping as the cause" in said(with_gain(1))
-    assert "nothing is to mend" in said(with_gain(-1))
+    assert "not surely better at the chosen w_p" in said(with_gain(-1))
 
 
 def test_without_records_each_chapter_says_what_it_is_about():

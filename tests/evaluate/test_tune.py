@@ -20,6 +20,7 @@ from gemrl.evaluate.tune import Budget, grid_for, tune
 from gemrl.evaluate.tune.choices import choose_at, grid_of
 from gemrl.evaluate.tune.estimate import (
     Interval,
+    covered,
     interval,
     is_one_trajectory,
     rank_correlation,
@@ -131,6 +132,18 @@ def test_what_the_log_cannot_tell_counts_as_the_worst():
     # One step is certain, and then comes the least value there is.
     assert np.allclose(unknown, (batch.obs[:, 0] > 0) - 0.3, atol=0.1)
     assert np.allclose(known, np.where(batch.obs[:, 0] > 0, 4 / 3, 2 / 3), atol=0.1)
+
+
+def test_a_setting_may_be_as_rare_as_the_log_itself():
+    """Of 100 choices one may lie below the log's first percentile, the likeliest of them."""
+    support = np.tile(np.arange(100.0), (3, 1))
+    support[0] += 100  # None is rare.
+    support[1, 0] -= 100  # One is.
+    support[2, :4] = [-101, -104, -103, -102]
+    found = covered(support, -50.0, 0.01)
+    assert found[:2].all()
+    assert np.flatnonzero(found[2] == 0).tolist() == [1, 2, 3]
+    assert covered(support, -np.inf, 0.0).all()
 
 
 def test_settings_that_choose_alike_get_the_same_network():

@@ -13,6 +13,7 @@ from gemrl.evaluate.reproduce import (
     nll_gap,
     scaling,
     scores,
+    tuning,
 )
 from gemrl.evaluate.reproduce.document import Document, write
 from gemrl.evaluate.reproduce.study import Facts, Plan, Study, facts_of
@@ -38,6 +39,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     "frontier": Reproduction(frontier.collect, frontier.render),
     "nll-gap": Reproduction(nll_gap.collect, nll_gap.render, by_cells=False),
     "mass-scale": Reproduction(mass_scale.collect, mass_scale.render),
+    "tuning": Reproduction(tuning.collect, tuning.render, by_cells=False),
     "mechanisms": Reproduction(mechanisms.collect, mechanisms.render, by_cells=False),
 }
 

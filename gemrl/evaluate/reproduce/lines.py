@@ -8,7 +8,7 @@ import numpy as np
 from gemrl.evaluate.reproduce.select import last_step, suites_of, tasks_of
 from gemrl.evaluate.results import paired
 from gemrl.evaluate.rows import Row
-from gemrl.evaluate.table import Line, line
+from gemrl.evaluate.table import FEWEST_FOR_VIOLATION, Line, line
 from gemrl.maths.statistics import Estimate, clustered
 
 COLUMNS = ("score", "violation", "collapse", "support z", "steps/s")
@@ -42,7 +42,9 @@ def of_task(rows: Sequence[Row]) -> Found:
 
 
 def _audits(found: Line) -> tuple[float | None, ...]:
-    return tuple(getattr(found, name) for name in AUDITS)
+    possible = found.candidates >= FEWEST_FOR_VIOLATION
+    values = [getattr(found, name) for name in AUDITS]
+    return (values[0] if possible else None, *values[1:])
 
 
 def of_suite(by_task: Sequence[Sequence[Row]]) -> Found:

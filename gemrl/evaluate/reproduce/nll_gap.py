@@ -9,7 +9,6 @@ from gemrl.data.dataset import Dataset
 from gemrl.decide.policy import Policy, load
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
 from gemrl.evaluate.reproduce.mechanisms.reading import Record, over_seeds, pick, tasks_in
-from gemrl.evaluate.reproduce.mechanisms.seen import dataset_of, kept
 from gemrl.evaluate.reproduce.paper import figures
 from gemrl.evaluate.reproduce.study import Facts, Study
 from gemrl.learn.calibration import ROWS
@@ -27,14 +26,14 @@ TABLES = {"appendix_a": "paper, appendix A", "appendix_b": "paper, appendix B"}
 
 def collect(study: Study) -> None:
     """What each bundle knows of its fit, and the gap's spread over rows."""
-    records = kept(study, NAME)
+    records = study.records(NAME)
     for task in study.budget.tasks:
         data = None
         for seed in study.seeds:
             policy = load(study.policy(task, "gem", seed))
             if pick(records, task=task, seed=seed, bundle=policy.digest):
                 continue
-            data = data or dataset_of(study, task)
+            data = data or study.dataset(task)
             records = [r for r in records if (r["task"], r["seed"]) != (task, seed)]
             records += measured(policy, data, task, seed)
             study.record(NAME, records)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gemrl.data.dataset import Dataset
 from gemrl.data.recipes import make_dataset
 from gemrl.data.storage import genuine_path, regenerated_path, write_text
 from gemrl.data.tasks import Task, task_named
@@ -15,7 +16,7 @@ from gemrl.evaluate.cells import Cell, Runner, run_cells
 from gemrl.evaluate.reproduce.select import KNOB_WORDS, KnobsOf, knobs_of, paper_knobs, sweep
 from gemrl.evaluate.rows import Row, read_rows
 from gemrl.evaluate.workers import processes
-from gemrl.learn.bundle import MANIFEST, config_to_json, load_manifest
+from gemrl.learn.bundle import MANIFEST, config_to_json, load_bundle, load_manifest
 from gemrl.learn.parallel import job, run_jobs
 from gemrl.learn.train import baseline, snapshot
 from gemrl.methods import gem
@@ -193,6 +194,10 @@ class Study:
         """A task's knobs of the tables on test seeds."""
         return self.chosen() if self.budget.knobs == "chosen" else paper_knobs
 
+    def dataset(self, task: str) -> Dataset:
+        """The data that a task's policies were trained on."""
+        return load_bundle(self.policy(task, gem.METHOD.name, 0)).read_data()
+
     def evaluate(self, cells: Iterable[Cell]) -> list[Row]:
         """The rows of the cells, of which those that are missing are run."""
         return run_cells(cells, self._rows_file, self._runner)
@@ -216,6 +221,10 @@ class Study:
 
     def _rows_file(self, cell: Cell) -> Path:
         return self.out / "rows" / f"{cell.task}.jsonl"
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """The measurements of this name that are there already."""
+        return _read_records(self.out / "records" / f"{name}.jsonl")
 
     def record(self, name: str, records: Sequence[dict[str, Any]]) -> None:
         """Keep measurements that are no episodes, in place of earlier ones of this name."""
@@ -268,13 +277,19 @@ def hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{clock(seconds)} min"
 
 
+def _read_records(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        return []
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except ValueError as error:
+        raise DataError(f"{file}: not a file of records ({error})") from error
+
+
 def facts_of(folder: Path) -> Facts:
     """The rows and records that a folder holds."""
     files = sorted((folder / "rows").glob("*.jsonl"))
-    records = {
-        file.stem: [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        for file in sorted((folder / "records").glob("*.jsonl"))
-    }
+    records = {f.stem: _read_records(f) for f in sorted((folder / "records").glob("*.jsonl"))}
     if not files and not records:
         raise DataError(f"{folder} holds no rows (rows/*.jsonl) and no records")
     return Facts([row for file in files for row in read_rows(file)], records)

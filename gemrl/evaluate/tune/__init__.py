@@ -39,8 +39,9 @@ class Budget:
     fits: int = 5
     """Times that everything is fitted anew, each time on both halves of the episodes."""
     coverage: float = 0.01
-    """Actions less likely than this share of the logged ones are beyond what the log can tell, and
-    count as the worst there is; 0 trusts the fit everywhere."""
+    """A setting that takes actions less likely than this share of the logged ones, and more often
+    than this share, is beyond what the log can tell there, which counts as the worst there is; 0
+    trusts the fit everywhere."""
     confidence: float = 0.95
     """Confidence of each bound."""
     fqe: FqeConfig = field(default_factory=FqeConfig)
@@ -146,7 +147,14 @@ def _values(
     with bar("next actions", len(rows), "states", quiet) as report:
         following = choose_at(policy, grid, rows.next_observations, (seed, 2), report)
     evidence = evidence_of(
-        rows, following, initial, first, policy.spec, discount, look.least_support
+        rows,
+        following,
+        initial,
+        first,
+        policy.spec,
+        discount,
+        look.least_support,
+        budget.coverage,
     )
     with bar("fitted Q", 2 * budget.fits * budget.fqe.updates, "updates", quiet) as report:
         values = replicates(evidence, budget.fqe, budget.fits, seed, report)

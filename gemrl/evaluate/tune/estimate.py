@@ -25,8 +25,9 @@ from gemrl.learn.spec import Spec, scale
 from gemrl.progress import Report, later_part, silent
 
 # Times a typical step by which the start of an episode may lie off the end of the one before it,
-# for a log to count as one endless trajectory that was merely cut.
-CONTINUED = 3.0
+# for a log to count as one endless trajectory that was merely cut: the same state, or the next.
+# Fast robots move nearly as far in a step as a reset takes them (HalfCheetah: 1.2), hence so close.
+CONTINUED = 1.1
 
 
 class Interval(NamedTuple):
@@ -61,6 +62,7 @@ def evidence_of(
     spec: Spec,
     discount: float,
     least_log_support: float,
+    coverage: float,
 ) -> Evidence:
     """The held-out rows with what the settings choose at next states and at `initial` rows."""
     batch = scale(rows, spec)
@@ -70,16 +72,31 @@ def evidence_of(
         transitions=Transitions(
             batch,
             jnp.asarray(_scaled_actions(following.action, spec)),
-            jnp.asarray(following.log_support >= least_log_support, jnp.float32),
+            jnp.asarray(covered(following.log_support, least_log_support, coverage)),
         ),
         episodes=episodes,
         initial_obs=obs_scaled,
         initial_actions=_scaled_actions(first.action, spec),
-        initial_covered=(first.log_support >= least_log_support).astype(np.float32),
+        initial_covered=covered(first.log_support, least_log_support, coverage),
         initial_episodes=episodes[initial],
         bounds=value_bounds(np.asarray(batch.reward), np.asarray(batch.mask), discount),
         discount=discount,
     )
+
+
+def covered(
+    log_support: Float[np.ndarray, "k b"], least: float, share: float
+) -> Float[np.ndarray, "k b"]:
+    """1 where the log can tell what a choice leads to, 0 where it cannot.
+
+    A `share` of the logged actions themselves lies below `least`. So may that share of a setting's
+    choices, the likeliest of those below: only what it does beyond the log's own habit is beyond
+    what the log can tell.
+    """
+    below = (log_support < least).sum(axis=1)
+    beyond = np.maximum(0, below - int(share * log_support.shape[1]))
+    ranks = log_support.argsort(axis=1).argsort(axis=1)
+    return (ranks >= beyond[:, None]).astype(np.float32)
 
 
 def _scaled_actions(actions: np.ndarray, spec: Spec) -> np.ndarray:

@@ -9,7 +9,7 @@ LEGEND = (
     "critics, lcb, spread: the policy's own critics on what is chosen: mean, lower bound, "
     "standard deviation",
     "z, log μ, viol.: support of what is chosen, and how often z lies below -2",
-    "beyond: share of states at which the log cannot tell",
+    "beyond: share of states at which what is chosen is rarer than the log's own rare actions",
 )
 
 
@@ -86,8 +86,9 @@ def _estimate_lines(found: dict[str, Any]) -> list[str]:
     ]
     if found["coverage"]:
         lines.append(
-            f"actions less likely than {found['coverage']:.0%} of the logged ones count as worth "
-            f"{found['least_value']:g}, the least there is"
+            f"actions less likely than {found['coverage']:.0%} of the logged ones, where a setting "
+            f"takes more than {found['coverage']:.0%} of them, count as worth "
+            f"{found['least_value']:.3g}, the least there is"
         )
     else:
         lines.append("the fit was trusted everywhere: beyond the log it only extrapolates")

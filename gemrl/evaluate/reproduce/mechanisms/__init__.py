@@ -19,7 +19,7 @@ from gemrl.evaluate.reproduce.mechanisms import (
     winner,
 )
 from gemrl.evaluate.reproduce.mechanisms.reading import Record, pick, tasks_in
-from gemrl.evaluate.reproduce.mechanisms.seen import Effort, Seen, dataset_of, kept
+from gemrl.evaluate.reproduce.mechanisms.seen import Effort, Seen
 from gemrl.evaluate.reproduce.study import Facts, Study
 from gemrl.evaluate.rows import Row
 from gemrl.learn.bundle import load_manifest
@@ -45,7 +45,7 @@ def collect(study: Study, effort: Effort | None = None) -> None:
     """Measure what the study's records lack; they are kept as each experiment ends."""
     effort = effort or Effort()
     rows = study.evaluate(exchange_rate.cells(study))
-    records = kept(study, NAME)
+    records = study.records(NAME)
     for name, controlled in CONTROLLED.items():
         if not pick(records, experiment=name):
             records += controlled(effort)
@@ -60,7 +60,7 @@ def collect(study: Study, effort: Effort | None = None) -> None:
             ]
             if not missing:
                 continue
-            data = data or dataset_of(study, task)
+            data = data or study.dataset(task)
             seen = Seen(study, task_named(task), seed, data, effort)
             # Of another policy in the same place, trained before.
             records = [

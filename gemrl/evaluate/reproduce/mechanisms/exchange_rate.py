@@ -113,7 +113,7 @@ def chapter(document: Document, rows: list[Row]) -> None:
     document.add(
         "## T3, further: does one w_p serve all tasks?",
         "Support is standardized and value is not, so the useful w_p follows the scale of the "
-        'rewards. With `value="zscore"` both terms are in standard deviations of the candidate '
+        'rewards. With value="zscore" both terms are in standard deviations of the candidate '
         "set. Regret is what the best single weight loses to each task's own best weight; scores "
         "are normalized, on validation seeds, and each best is the highest of several noisy means.",
     )
@@ -188,7 +188,7 @@ def _finding(scores: Scores, found: dict[str, Shared], tasks: list[str]) -> str:
     if len(tasks) == 1:
         best = {value: max(_array(scores, value)[:, 0]) for value in WEIGHTS}
         return (
-            "**Undecided**: with one task there is nothing to serve together. Its best score is "
+            "Undecided: with one task there is nothing to serve together. Its best score is "
             f"{best['raw']:.1f} with the value as it is and {best['zscore']:.1f} with it "
             "standardized."
         )

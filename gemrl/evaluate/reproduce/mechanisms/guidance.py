@@ -165,7 +165,7 @@ def _controlled(records: list[Record]) -> list[str | Table | Plot]:
 def _trained(records: list[Record], slopes: list[Record]) -> list[str | Table | Plot]:
     from gemrl.evaluate.reproduce.plots import panels
 
-    lines, rises, less, panes = [], {}, {}, []
+    lines, rises, fits, panes = [], {}, {}, []
     for task in tasks_in(records):
         of = pick(records, task=task)
         first, last = (pick(of, decile=d) for d in (1, 10))
@@ -174,8 +174,7 @@ def _trained(records: list[Record], slopes: list[Record]) -> list[str | Table | 
         upper = estimate([_decile_slope(pick(of, seed=seed)) for seed in each(of, "seed")])
         found = (over_seeds(first, "log_ratio"), over_seeds(last, "log_ratio"), rise, asked)
         lines.append([task, *(f"{number:.2f}" for number in (*found, fitted, upper))])
-        rises[task] = sign(rise)
-        less[task] = -sign(fitted, 1.0)
+        rises[task], fits[task] = rise, fitted
         curves = {
             "measured": points(of, "decile", "log_ratio"),
             "tilting by exp(βA) predicts": points(of, "decile", "predicted"),
@@ -200,7 +199,7 @@ def _trained(records: list[Record], slopes: list[Record]) -> list[str | Table | 
         Plot("Actor against behaviour by decile of advantage", panels(panes, "decile")),
         "That the log ratio rises with advantage: " + by_task(rises),
         "That it rises by less than tilting by exp(βA) predicts (a slope below 1 over all "
-        "actions): " + by_task(less),
+        "actions): " + by_task(fits, 1.0, below=True, form=".2f"),
     ]
 
 

@@ -136,8 +136,9 @@ def _controlled(records: list[Record]) -> list[str | Table | Plot]:
                 *(f"{at[name]['distance']:.2f}" for name in FITS),
             ]
         )
-    headings = ["separation", *(f"{what}: log density" for what in FITS.values())]
-    headings += [f"{what}: distance" for what in FITS.values()]
+    fits = ("one Gaussian", "reverse KL", "mixture")
+    headings = ["separation", *(f"log density, {name}" for name in fits)]
+    headings += [f"distance, {name}" for name in fits]
     panes = [
         (title, {FITS[name]: points(pick(records, fit=name), "separation", field) for name in FITS})
         for field, title in (
@@ -152,9 +153,10 @@ def _controlled(records: list[Record]) -> list[str | Table | Plot]:
     )
     return [
         Table(
-            "Samples of two Gaussians (weights 0.6 and 0.4): true log density at the fitted centre,"
-            " relative to the best mode, and distance to the nearest mode; lengths in standard "
-            "deviations of a mode",
+            "Two modes (weights 0.6 and 0.4): true log density at the centre of the one Gaussian "
+            "of maximum likelihood, of that with the least reverse KL, and of the mixture's "
+            "heaviest component, relative to the best mode; and the distance to the nearest mode. "
+            "Lengths in standard deviations of a mode",
             headings,
             lines,
         ),
@@ -172,7 +174,7 @@ def _controlled(records: list[Record]) -> list[str | Table | Plot]:
 def _trained(records: list[Record]) -> list[str | Table | Plot]:
     from gemrl.evaluate.reproduce.plots import bars
 
-    lines, typical, weaker = [], {}, {}
+    lines, ranks, weak_shares = [], {}, {}
     shares: dict[str, list[tuple[float, float]]] = {name: [] for name in ACTIONS}
     tasks = tasks_in(records)
     for task in tasks:
@@ -183,9 +185,9 @@ def _trained(records: list[Record]) -> list[str | Table | Plot]:
             fields = ("log_density", "rank", "weak", "distance")
             lines.append([task, what, *(f"{over_seeds(of[name], f):.3f}" for f in fields)])
         for name in UNIMODAL:
-            key = f"{task} ({ACTIONS[name]})"
-            typical[key] = -sign(over_seeds(of[name], "rank"), 0.5)
-            weaker[key] = sign(over_seeds(of[name], "weak"), WEAK)
+            key = f"{task}, {ACTIONS[name]}"
+            ranks[key] = over_seeds(of[name], "rank")
+            weak_shares[key] = over_seeds(of[name], "weak")
     return [
         Table(
             "Trained policies at held-out states: support of the deterministic action under the "
@@ -200,8 +202,8 @@ def _trained(records: list[Record]) -> list[str | Table | Plot]:
             "Share of held-out states whose deterministic action is weakly supported",
             bars(tasks, {ACTIONS[n]: v for n, v in shares.items()}, "weakly supported, %"),
         ),
-        "That a unimodal mean is less supported than a typical action of the data: "
-        + by_task(typical),
+        "That a unimodal mean is less supported than a typical action of the data (a rank below "
+        "0.5): " + by_task(ranks, 0.5, below=True, form=".2f"),
         f"That it is weakly supported more often than the {WEAK:.0%} of such actions in the data "
-        "themselves: " + by_task(weaker),
+        "themselves: " + by_task(weak_shares, WEAK, form=".1%"),
     ]

@@ -82,7 +82,7 @@ def sign(found: Estimate, than: float = 0.0) -> int:
     return int(np.sign(away)) if abs(away) > errors * found.stderr else 0
 
 
-WORDS = {1: "**Holds**", 0: "**Undecided**", -1: "**Does not hold**"}
+WORDS = {1: "Holds", 0: "Undecided", -1: "Does not hold"}
 
 
 def verdict(sense: int, because: str) -> str:
@@ -90,11 +90,16 @@ def verdict(sense: int, because: str) -> str:
     return f"{WORDS[sense]}: {because}."
 
 
-def by_task(senses: Mapping[str, int]) -> str:
-    """In which tasks a statement holds."""
+def by_task(
+    found: Mapping[str, Estimate], than: float = 0.0, *, below: bool = False, form: str = "+.2f"
+) -> str:
+    """In which tasks an estimate is above a number, as a statement says, or below it."""
+    senses = {task: sign(one, than) * (-1 if below else 1) for task, one in found.items()}
     parts = []
     for sense, words in WORDS.items():
-        named = [task for task, found in senses.items() if found == sense]
+        named = [
+            f"{task} ({found[task]:{form}})" for task, is_so in senses.items() if is_so == sense
+        ]
         if named:
             parts.append(f"{words} in {', '.join(named)}")
     return "; ".join(parts) + "."

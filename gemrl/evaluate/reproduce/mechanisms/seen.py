@@ -1,15 +1,13 @@
 """A trained policy beside states of its data that training never saw."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gemrl.data.dataset import Dataset
-from gemrl.data.readers import load_dataset
-from gemrl.data.tasks import Task, task_named
+from gemrl.data.tasks import Task
 from gemrl.decide.gates import split_of
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy, load
@@ -105,17 +103,3 @@ class Seen:
         _, held = split_of(self.gem, self.data)
         rng = np.random.default_rng([self.seed, count])
         return np.sort(rng.choice(held, min(count, len(held)), replace=False))
-
-
-def dataset_of(study: Study, task: str) -> Dataset:
-    """The data that a task's policies were trained on."""
-    source: Any = load(study.policy(task, "gem", 0)).bundle.manifest["dataset"]["source"]
-    return load_dataset(source, task=task_named(task).name)
-
-
-def kept(study: Study, name: str) -> list[dict[str, Any]]:
-    """The records of this name that the study already has."""
-    file = study.out / "records" / f"{name}.jsonl"
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

@@ -11,7 +11,6 @@ from gemrl.evaluate.reproduce.mechanisms.reading import (
     over_seeds,
     pick,
     points,
-    sign,
     tasks_in,
 )
 from gemrl.evaluate.reproduce.mechanisms.seen import Seen
@@ -160,9 +159,9 @@ def _trained(records: list[Record]) -> list[str | Table | Plot]:
                 numbers = [f"{over_seeds(here, field):.2f}" for field in COLUMNS]
                 lines.append([task, name, str(n), *numbers])
         raw, zscored = (pick(of, mode=mode, n=counts[-1]) for mode in ("raw", "zscore"))
-        steadier[task] = sign(difference(raw, zscored, "leverage_factor"))
+        steadier[task] = difference(raw, zscored, "leverage_factor")
         drifts = {mode: _drift(of, mode, counts) for mode in MODES}
-        across[task] = sign(difference(drifts["raw"], drifts["zscore"], "drift"))
+        across[task] = difference(drifts["raw"], drifts["zscore"], "drift")
     panes = [
         (title, _curves(records, field, middle))
         for field, title in (
@@ -180,8 +179,9 @@ def _trained(records: list[Record]) -> list[str | Table | Plot]:
         ),
         Plot(f"The support term against N, w_p = {middle:g}", panels(panes, "N", log=True)),
         "That z-scores make the leverage of w_p vary less from state to state than raw support "
-        "does: " + by_task(steadier),
-        "That the support rank of the choice drifts less with N under z-scores: " + by_task(across),
+        "does (by how much the factor is smaller): " + by_task(steadier),
+        "That the support rank of the choice drifts less with N under z-scores (by how much): "
+        + by_task(across, form="+.3f"),
     ]
 
 

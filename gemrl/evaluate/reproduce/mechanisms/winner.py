@@ -275,10 +275,9 @@ def _trained(records: list[Record]) -> list[str | Table | Plot]:
             curves = {_rule(*r): points(pick(of, lam=r[0], wp=r[1]), "n", name) for r in rules}
             panes.append((f"{task}\n{title}", curves))
         plain = {n: pick(of, lam=0.0, wp=0.0, n=n) for n in (few, many)}
-        grows[task] = sign(difference(plain[many], plain[few], "overestimate"))
-        helps[task] = sign(
-            difference(plain[many], pick(of, lam=1.0, wp=0.0, n=many), "overestimate")
-        )
+        careful = pick(of, lam=1.0, wp=0.0, n=many)
+        grows[task] = difference(plain[many], plain[few], "overestimate")
+        helps[task] = difference(plain[many], careful, "overestimate")
     return [
         "Trained critics have no known truth. Half of them choose among candidates at held-out "
         "states and the other half judges the choice, both ways round. Errors that all critics "
@@ -298,6 +297,7 @@ def _trained(records: list[Record]) -> list[str | Table | Plot]:
             lines,
         ),
         Plot("Cross-fitted overestimate and gain against N", panels(panes, "N", log=True)),
-        "That the overestimate grows with N: " + by_task(grows),
-        "That λ = 1 makes it smaller at the largest N: " + by_task(helps),
+        "That the overestimate grows with N (by how much): " + by_task(grows, form="+.4f"),
+        "That λ = 1 makes it smaller at the largest N (by how much): "
+        + by_task(helps, form="+.4f"),
     ]
