@@ -24,7 +24,7 @@ from gemrl.evaluate.reproduce.mechanisms import (
     winner,
 )
 from gemrl.evaluate.reproduce.mechanisms.fitting import datasets, fit, two_modes
-from gemrl.evaluate.reproduce.mechanisms.seen import Effort, Seen, dataset_of
+from gemrl.evaluate.reproduce.mechanisms.seen import Effort, Seen
 from gemrl.evaluate.reproduce.study import Budget, Facts, Study, facts_of
 from gemrl.evaluate.rollouts import rollout
 from gemrl.evaluate.rows import Row
@@ -61,7 +61,7 @@ def study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def seen(study):
-    return Seen(study, task_named(UMAZE), 0, dataset_of(study, UMAZE), SMALL)
+    return Seen(study, task_named(UMAZE), 0, study.dataset(UMAZE), SMALL)
 
 
 @pytest.fixture(scope="module")
