@@ -9,8 +9,7 @@ import pytest
 
 import gemrl
 from gemrl.data.tasks import TASKS
-from gemrl.evaluate.results import markdown
-from gemrl.evaluate.rows import read_rows
+from gemrl.evaluate.reproduce import REPRODUCTIONS, render
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,11 +35,20 @@ def test_the_readmes_lines_run(tmp_path, monkeypatch, maze_arrays):
     assert set(names["guarded"].verdict.p) == {"support", "novelty", "spread"}
 
 
-def test_results_page_shows_exactly_what_the_committed_rows_give():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    files = sorted((ROOT / "docs" / "results" / "maze2d-umaze-v1").glob("seed-*.jsonl"))
-    assert len(files) == 3
-    assert markdown([row for file in files for row in read_rows(file)]) in page
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_committed_results_are_what_their_rows_and_records_give(name, tmp_path):
+    folder = ROOT / "docs" / "results"
+    render(name, folder, tmp_path)
+    assert (folder / f"{name}.md").read_text() == (tmp_path / f"{name}.md").read_text()
+
+
+def test_the_results_pages_scores_are_those_of_the_committed_rows():
+    table = re.search(
+        r"\*\*Normalized scores on test seeds\*\*\n\n((?:\|.*\n)+)",
+        (ROOT / "docs" / "results" / "scores.md").read_text(encoding="utf-8"),
+    )
+    assert table is not None
+    assert table.group(1) in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 
 
 def test_every_function_in_the_equation_map_exists():

@@ -59,16 +59,15 @@ def render(facts: Facts) -> Document:
     lines = []
     for task in tasks:
         chosen, choices = choose(sweep_rows(rows, task))
-        n = max((r.knobs["n"] for r in pick(rows, task=task)), default=0)
-        tested = pick(rows, task=task, knobs=chosen_knobs(rows, task, n)) if n else []
-        paper = pick(rows, task=task, knobs=paper_knobs(task, n)) if n else []
+        tested = pick(rows, task=task, knobs=chosen_knobs(rows, task, facts.n))
+        paper = pick(rows, task=task, knobs=paper_knobs(task, facts.n))
         lines.append(
             (
                 task,
                 chosen.knobs.describe(),
                 str(chosen.score),
                 str(of_task(tested).score) if tested else "–",
-                paper_knobs(task, n).describe(),
+                paper_knobs(task, facts.n).describe(),
                 str(of_task(paper).score) if paper else "–",
             )
         )
@@ -77,7 +76,7 @@ def render(facts: Facts) -> Document:
         "task",
         "chosen",
         "its validation score",
-        "its test score",
+        f"its test score, N = {facts.n}",
         "the paper's for the suite",
         "its test score",
     )
