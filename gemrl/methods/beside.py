@@ -1,4 +1,4 @@
-"""GEM with IQL and behaviour cloning beside it, at little more than the cost of GEM.
+"""GEM with IQL and behaviour cloning beside it, in one training instead of three.
 
 IQL's critics and value never look at its actor, so GEM's are IQL's, and only actors are left to
 train. All see the same minibatches, as they would with the same seed alone.
