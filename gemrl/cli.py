@@ -138,7 +138,8 @@ def report(args: ReportArgs) -> None:
     if len(files) == len(args.runs) and args.out is None:
         print(markdown([row for path in files for row in read_rows(path)]))
         return
-    print(write_report(args.runs, args.out or args.runs[0] / "report.html"))
+    folders = [path for path in args.runs if path not in files]
+    print(write_report(args.runs, args.out or folders[0] / "report.html"))
 
 
 def knobs_from(args: KnobArgs, policy: Any, task: str | None) -> Any:

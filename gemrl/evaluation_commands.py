@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,9 +108,10 @@ def sweep(args: SweepArgs) -> None:
     from gemrl.evaluate.table import HEADINGS, lines_of
     from gemrl.progress import said_on_success
 
-    runs = [bundle for run in args.runs for bundle in _bundles(run)]
+    runs = list(dict.fromkeys(bundle for run in args.runs for bundle in _bundles(run)))
     if not runs:
         raise ConfigError("sweep needs at least one run folder")
+    _require_one_of_each_seed(runs)
     cells = [
         Cell(run, knobs, args.episodes, args.protocol) for run in runs for knobs in _grid(args, run)
     ]
@@ -134,6 +135,19 @@ def _bundles(run: Path) -> list[Path]:
     return seeds or [run]
 
 
+def _require_one_of_each_seed(runs: list[Path]) -> None:
+    """Refuse policies that a table would take for one: they differ in more than the seed."""
+    from gemrl.learn.bundle import load_manifest
+
+    seen: dict[tuple[str, str, int], Path] = {}
+    for run in runs:
+        manifest = load_manifest(run)
+        key = (manifest["task"], manifest["method"], manifest["config"]["seed"])
+        other = seen.setdefault(key, run)
+        if other != run:
+            raise ConfigError(f"{other} and {run} are of one training seed: sweep them apart")
+
+
 def _grid(args: SweepArgs, run: Path) -> list[Any]:
     from gemrl.data.tasks import task_named
     from gemrl.decide.knobs import Cosine, Knobs
@@ -147,10 +161,11 @@ def _grid(args: SweepArgs, run: Path) -> list[Any]:
     grid = itertools.product(
         args.n, args.lam or (task.lam,), weights or [task.wp_end], args.support, args.value
     )
-    return [
+    settings = [
         Knobs(n=n, lam=lam, wp=wp, support=support, value=value)
         for n, lam, wp, support, value in grid
     ]
+    return list(dict.fromkeys(settings))
 
 
 def _settings(rows: Any) -> Any:
@@ -163,7 +178,7 @@ def _settings(rows: Any) -> Any:
 
 
 def _summary(group: Any) -> dict[str, Any]:
-    from gemrl.evaluate.table import line
+    from gemrl.evaluate.table import FEWEST_FOR_VIOLATION, line
 
     found = line("", group)
     return {
@@ -174,7 +189,7 @@ def _summary(group: Any) -> dict[str, Any]:
         "episodes": len(group),
         "score": found.score.mean,
         "stderr": found.score.stderr if len(group) > 1 else None,
-        "violation": found.violation,
+        "violation": found.violation if found.candidates >= FEWEST_FOR_VIOLATION else None,
         "collapse_dist": found.collapse_dist,
         "support_z": found.support_z,
     }
@@ -193,6 +208,12 @@ def reproduce(args: ReproduceArgs) -> None:
             f"reproduce {args.name!r}: must be one of {', '.join(REPRODUCTIONS)}, or all"
         )
     if args.rows is not None:
+        with_rows = ("name", "out", "rows")
+        given = [f.name for f in fields(args) if getattr(args, f.name) != f.default]
+        idle = [name for name in given if name not in with_rows]
+        if idle:
+            flag = idle[0].replace("_", "-")
+            raise ConfigError(f"--{flag} does not go with --rows, which runs nothing")
         written = [file for name in names for file in render(name, args.rows, args.out)]
     else:
         budget = Budget(

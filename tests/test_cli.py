@@ -29,6 +29,15 @@ FLAGS = {
         *("--n", "--lam", "--wp", "--wp-end", "--k-smooth", "--source", "--anchor", "--support"),
         *("--value", "--episodes", "--protocol", "--task", "--json"),
     ],
+    "sweep": [
+        *("--n", "--lam", "--wp", "--wp-end", "--episodes", "--protocol", "--cluster"),
+        *("--processes", "--json"),
+    ],
+    "tune": ["--dataset", "--n", "--lams", "--wps", "--states", "--episodes", "--rows", "--json"],
+    "reproduce": [
+        *("--tasks", "--steps", "--seeds", "--episodes", "--out", "--rows", "--cluster"),
+        *("--knobs", "--data-steps"),
+    ],
     "audit": ["--n", "--lam", "--wp", "--dataset", "--states", "--json"],
     "report": ["--out"],
 }

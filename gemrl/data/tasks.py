@@ -37,6 +37,8 @@ class Task:
     """Evaluation episodes a cell."""
     obs_dim: int
     action_dim: int
+    steps_per_second: int
+    """Steps that one core simulates in a second, roughly: for estimates of time."""
     urls: tuple[str, ...]
     """Where the published file can be had, the best place first."""
     minari: str
@@ -129,6 +131,7 @@ def _maze2d(
         episodes=100,
         obs_dim=4,
         action_dim=2,
+        steps_per_second=28_000,
         urls=_urls(f"maze2d/maze2d-{size}-sparse-v1.hdf5", copied=False),
         minari=f"D4RL/pointmaze/{size}-v2",
         minari_note="a million steps in PointMaze's frame, radius 0.45, goals in the observation",
@@ -164,6 +167,7 @@ def _antmaze(
         episodes=100,
         obs_dim=29,
         action_dim=8,
+        steps_per_second=3_000,
         rewards=RewardTransform(shift=-1.0),
         terminals_end=False,
         lam=3.5,
@@ -203,6 +207,7 @@ def _locomotion(
                 episodes=10,
                 obs_dim=obs_dim,
                 action_dim=action_dim,
+                steps_per_second=8_000,
                 rewards=RewardTransform(return_range=1000.0),
                 urls=_urls(f"gym_mujoco_v2/{robot}_{kind.replace('-', '_')}-v2.hdf5"),
                 minari=f"mujoco/{robot}/{nearest}-v0",

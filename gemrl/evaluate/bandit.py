@@ -56,14 +56,40 @@ def score_by_budget(
         raise ConfigError("every setting needs validation scores and one test score")
     if repeats < 1 or not budgets or min(budgets) < 1:
         raise ConfigError("repeats and every budget must be at least 1")
-    found = np.empty((repeats, len(budgets)))
-    for repeat in range(repeats):
-        order = rng.permutation(len(test))
-        pulls: list[list[float]] = [[] for _ in order]
-        picked: dict[int, int] = {}
-        for spent in range(1, max(budgets) + 1):
-            arm = next_arm(pulls)
-            pulls[arm].append(float(rng.choice(validation[order[arm]])))
-            picked[spent] = int(order[best_arm(pulls)])
-        found[repeat] = [test[picked[budget]] for budget in budgets]
-    return [estimate(column) for column in found.T]
+    picked = _picked([np.asarray(s, np.float64) for s in validation], max(budgets), repeats, rng)
+    scores = np.asarray(test, np.float64)[picked]
+    return [estimate(scores[budget - 1]) for budget in budgets]
+
+
+def _picked(
+    validation: Sequence[np.ndarray], most: int, repeats: int, rng: np.random.Generator
+) -> np.ndarray:
+    """The best arm after each episode [most, repeats], all repetitions side by side."""
+    arms = len(validation)
+    order = rng.permuted(np.tile(np.arange(arms), (repeats, 1)), axis=1)
+    rows = np.arange(repeats)
+    counts, sums, squares = (np.zeros((repeats, arms)) for _ in range(3))
+    found = np.empty((most, repeats), dtype=int)
+    for spent in range(most):
+        if spent < arms:  # Every arm once, before any twice.
+            arm = np.full(repeats, spent)
+        else:
+            means = sums / counts
+            spread = np.sqrt(
+                np.maximum(squares.sum(axis=1) / spent - (sums.sum(axis=1) / spent) ** 2, 0.0)
+            )
+            upper = means + spread[:, None] * np.sqrt(2 * math.log(spent) / counts)
+            arm = _first(upper, -counts)
+        drawn = np.array([rng.choice(validation[a]) for a in order[rows, arm]])
+        counts[rows, arm] += 1
+        sums[rows, arm] += drawn
+        squares[rows, arm] += drawn**2
+        means = np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf)
+        found[spent] = order[rows, _first(means, counts)]
+    return found
+
+
+def _first(values: np.ndarray, then: np.ndarray) -> np.ndarray:
+    """Of each row the place of the highest value; of equal ones that with the highest `then`."""
+    equal = values == values.max(axis=1, keepdims=True)
+    return np.where(equal, then, -np.inf).argmax(axis=1)

@@ -72,15 +72,15 @@ def run_cells(
     jobs: list[Work] = [job | {"id": i} for i, job in enumerate(work.values())]
     files = [file for file, _ in work]
     if jobs:
-        total = sum(len(job["seeds"]) for job in jobs)
-        with bar("evaluate", total, "episodes", quiet) as report:
-            ended = 0
+        total = sum(map(_steps, jobs))
+        with bar("evaluate", total, "steps", quiet) as report:
+            steps = ended = 0
             report(0, f"0 of {len(jobs)} cells")
             for number, (job, rows) in enumerate((runner or here)(jobs), start=1):
                 append_rows(files[job["id"]], rows)
                 kept[files[job["id"]]] |= {(row.cell, row.episode_seed): row for row in rows}
-                ended += len(rows)
-                report(ended, f"{number} of {len(jobs)} cells; {describe(job)}")
+                steps, ended = steps + _steps(job), ended + len(rows)
+                report(steps, f"{number} of {len(jobs)} cells, {ended} episodes; {describe(job)}")
     return [kept[file][name, seed] for file, name, seeds in asked for seed in seeds]
 
 
@@ -104,6 +104,11 @@ def _work(cell: Cell) -> tuple[str, Work]:
         "audited_by": None if cell.audited_by is None else str(cell.audited_by),
         "audit_digest": audit,
     }
+
+
+def _steps(job: Work) -> int:
+    """Steps of a cell's episodes, if none ends early."""
+    return len(job["seeds"]) * task_named(job["task"]).horizon
 
 
 def describe(job: Work) -> str:

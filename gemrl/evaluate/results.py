@@ -12,10 +12,10 @@ from gemrl.maths.statistics import Estimate, clustered
 def markdown(rows: Sequence[Row]) -> str:
     """Labels, the table on test seeds, paired differences, and the choice of knobs."""
     test = [row for row in rows if row.protocol == "test"]
-    validation = [row for row in rows if row.protocol == "validation"]
+    validation = [row for row in rows if row.protocol == "validation" and row.method == "gem"]
     if not test:
         raise DataError("there are no test rows to show")
-    for name in ("task", "updates", "data_origin"):
+    for name in ("task", "updates", "data_origin", "mass_scale"):
         kinds = sorted({str(getattr(row, name)) for row in rows})
         if len(kinds) > 1:
             raise DataError(f"these rows are of more than one {name} ({', '.join(kinds)})")

@@ -3,9 +3,11 @@
 import fcntl
 import json
 from collections.abc import Iterable
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from gemrl.data.storage import atomic_path
 from gemrl.decide.knobs import Knobs
@@ -182,7 +184,22 @@ def row_from_json(values: Any, where: str) -> Row:
         Knobs.from_json(values["knobs"])
     except (TypeError, ValueError) as error:
         raise DataError(f"{where}: knobs that are none ({error})") from error
+    for column in fields(Row):
+        if column.name in values and column.name != "knobs":
+            _require_sound(column, values[column.name], where)
     return Row(**values)
+
+
+def _require_sound(column: Field[Any], value: Any, where: str) -> None:
+    """Refuse a value that is not of its kind, or not finite: it would spoil every mean."""
+    kinds: tuple[Any, ...] = get_args(column.type) or (column.type,)
+    if value is None and NoneType in kinds:
+        return
+    whole_for_real = float in kinds and type(value) is int
+    if not isinstance(value, kinds) and not whole_for_real:
+        raise DataError(f"{where}: a row with {column.name} = {value!r}")
+    if isinstance(value, float) and not isfinite(value):
+        raise DataError(f"{where}: a row with {column.name} = {value}, which is not finite")
 
 
 def _unpacked(values: Any, where: str) -> list[Any]:

@@ -224,6 +224,8 @@ def along(
             s
             for s in settings
             if (s.method, s.knobs) == (head.setting.method, head.setting.knobs)
+            # Policies on the way may have rows of some seeds only, which were chosen.
+            and s.seeds == head.setting.seeds
             and (field == "updates" or s.updates == head.setting.updates)
             and (field == "mass_scale" or s.mass_scale == 1.0)
         ]

@@ -1,14 +1,12 @@
 """What a page is made of: the bundles and rows in the folders that it was given, by task."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from math import isfinite
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args
+from typing import Any
 
 from gemrl.data.tasks import TASKS
-from gemrl.errors import BundleError, DataError
+from gemrl.errors import BundleError
 from gemrl.evaluate.rows import ROWS, Row, read_rows
 from gemrl.learn.bundle import MANIFEST, load_manifest
 from gemrl.learn.metrics import METRICS
@@ -126,22 +124,7 @@ def _add_rows(rows: Found, files: Iterable[Path]) -> None:
     """Rows that are not there yet: an episode can be in a run's own file and in a collection."""
     for file in files:
         for row in read_rows(file):
-            _require_sound(row, file)
             rows.setdefault((row.cell, row.episode_seed), (row, file.parent))
-
-
-def _require_sound(row: Row, file: Path) -> None:
-    """Refuse a row whose values are not of their kind, or not finite: it would spoil every mean."""
-    for column in fields(Row):
-        value = getattr(row, column.name)
-        kinds: tuple[Any, ...] = get_args(column.type) or (column.type,)
-        if column.name == "knobs" or (value is None and NoneType in kinds):
-            continue
-        whole_for_real = float in kinds and type(value) is int
-        if not isinstance(value, kinds) and not whole_for_real:
-            raise DataError(f"{file}: a row with {column.name} = {value!r}")
-        if isinstance(value, float) and not isfinite(value):
-            raise DataError(f"{file}: a row with {column.name} = {value}, which is not finite")
 
 
 def _subjects(sources: dict[str, Source], rows: Found) -> list[Subject]:

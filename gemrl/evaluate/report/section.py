@@ -133,7 +133,7 @@ def _earlier(every: Sequence[Setting], shown: Sequence[Setting]) -> tables.Table
     """Test rows of policies on their way, which are never mixed with the last step."""
     seen = {(s.method, s.updates) for s in shown}
     others = [s for s in every if s.mass_scale == 1.0 and (s.method, s.updates) not in seen]
-    title = "Earlier in training, on test seeds"
+    title = "Earlier in training, on test seeds, of those training seeds that have such rows"
     return tables.score_table(others, title) if others else None
 
 

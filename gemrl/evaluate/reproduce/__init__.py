@@ -50,7 +50,7 @@ def reproduce(names: Sequence[str], study: Study) -> list[Path]:
     for name in names:
         if REPRODUCTIONS[name].by_cells:
             REPRODUCTIONS[name].collect(plan)
-    plan.say()
+    plan.say([name for name in names if not REPRODUCTIONS[name].by_cells])
     study.begin()
     study.train()
     written = []

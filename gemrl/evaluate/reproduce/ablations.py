@@ -15,7 +15,7 @@ from gemrl.evaluate.reproduce.lines import (
     of_task,
 )
 from gemrl.evaluate.reproduce.paper import quoted
-from gemrl.evaluate.reproduce.select import KnobsOf, last_step, pick, suites_of, tasks_of
+from gemrl.evaluate.reproduce.select import KnobsOf, last_step, pick, suites_of
 from gemrl.evaluate.reproduce.study import Facts, Study
 
 VARIANTS: dict[str, dict[str, object]] = {
@@ -66,7 +66,7 @@ def changes(
     """Each variant's change against GEM by task, where both have rows."""
     rows = last_step(facts.rows)
     found: dict[str, dict[str, Change]] = {}
-    for task in tasks_of(pick(rows)):
+    for task in facts.tasks:
         knobs = facts.knobs_of(task, facts.n)
         reference = pick(rows, task=task, knobs=knobs)
         for name, difference in variants.items():
@@ -100,6 +100,11 @@ def render(facts: Facts) -> Document:
                 quote = paper if suite == "all tasks" else ""
                 lines.append((suite, name, *mean_change(each).cells, quote))
     document.add(
+        Table(
+            "The paper, all its tasks together (quoted; published data, 10⁶ updates)",
+            ("variant", *COLUMNS),
+            [_paper(name) for name in ("GEM", *VARIANTS)],
+        ),
         Table("By suite", ("suite", "variant", *CHANGES, "Δ score, paper (quoted)"), lines),
         Table(
             "By task",
@@ -117,7 +122,7 @@ def render(facts: Facts) -> Document:
         name: [
             (found[t][name].score.mean, found[t][name].score.stderr)
             if name in found[t]
-            else (0.0, 0.0)
+            else (float("nan"), float("nan"))
             for t in everything
         ]
         for name in VARIANTS
@@ -180,6 +185,17 @@ def _itself(facts: Facts, found: Mapping[str, object]) -> list[tuple[str, ...]]:
         (task, *of_task(pick(rows, task=task, knobs=facts.knobs_of(task, facts.n))).cells)
         for task in found
     ]
+
+
+def _paper(name: str) -> tuple[str, ...]:
+    forms = {
+        "score": ".1f",
+        "violation": ".4f",
+        "collapse_dist": ".3f",
+        "support_z": ".2f",
+        "steps_per_second": ",.0f",
+    }
+    return (name, *(quoted("ablations", name, key, form=form) for key, form in forms.items()))
 
 
 def _quoted(task: str, name: str) -> str:

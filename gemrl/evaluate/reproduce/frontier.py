@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
 from gemrl.evaluate.reproduce.lines import COLUMNS, by_suite_and_task, label
-from gemrl.evaluate.reproduce.select import last_step, pick, tasks_of
+from gemrl.evaluate.reproduce.select import last_step, pick
 from gemrl.evaluate.reproduce.study import Facts, Study
 from gemrl.evaluate.rows import Row
 
@@ -29,7 +29,7 @@ def render(facts: Facts) -> Document:
     def of(task: str, weight: float) -> list[Row]:
         return pick(rows, task=task, knobs=replace(facts.knobs_of(task, facts.n), wp=weight))
 
-    tasks = [t for t in tasks_of(pick(rows)) if all(of(t, weight) for weight in WEIGHTS)]
+    tasks = [t for t in facts.tasks if all(of(t, weight) for weight in WEIGHTS)]
     document = Document(f"Score against violation as w_p varies, N = {facts.n}")
     if not tasks:
         return document.add("No task has rows for every weight yet.")

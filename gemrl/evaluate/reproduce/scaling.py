@@ -35,7 +35,7 @@ def render(facts: Facts) -> Document:
     knobs_of = facts.knobs_of
     tasks = [
         task
-        for task in tasks_of(pick(rows))
+        for task in facts.tasks
         if all(pick(rows, task=task, knobs=knobs_of(task, n)) for n in COUNTS)
     ]
     document = Document("Scaling with the number of candidates")

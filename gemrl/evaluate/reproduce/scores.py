@@ -79,7 +79,8 @@ def _collect_best(study: Study, knobs_of: KnobsOf) -> None:
     rows = study.evaluate(c for key in every for _, c in cells(*key, "validation"))
     tests = []
     for key in every:
-        at = best_step(rows, *key) or budget.steps
+        seen = knobs_of(key[0], budget.sweep_n) if key[1] == "gem" else BASELINE
+        at = best_step(rows, *key, seen) or budget.steps
         tests += [cell for updates, cell in cells(*key, "test") if updates == at]
     study.evaluate(tests)
 
@@ -88,10 +89,10 @@ def _or_last(at: int, last: int) -> int | None:
     return None if at == last else at
 
 
-def best_step(rows: Sequence[Row], task: str, method: str, seed: int) -> int | None:
-    """Updates after which a training's policy scored best on validation seeds."""
+def best_step(rows: Sequence[Row], task: str, method: str, seed: int, knobs: Knobs) -> int | None:
+    """Updates after which a training's policy scored best on validation seeds with these knobs."""
     means: dict[int, list[float]] = {}
-    for row in pick(rows, task=task, method=method, protocol="validation"):
+    for row in pick(rows, task=task, method=method, protocol="validation", knobs=knobs):
         if row.train_seed == seed:
             means.setdefault(row.updates, []).append(row.score)
     return max(means, key=lambda at: (float(np.mean(means[at])), at), default=None)
@@ -208,7 +209,9 @@ def _best(rows: Sequence[Row], tasks: Sequence[str], facts: Facts) -> list[Table
         cells = [task]
         for method in (*reversed(BASELINES), "gem"):
             knobs = chosen_knobs(rows, task, facts.n) if method == "gem" else BASELINE
-            groups = _best_rows(rows, task, method, knobs)
+            sweep_n = facts.budget["sweep_n"]
+            seen = chosen_knobs(rows, task, sweep_n) if method == "gem" else BASELINE
+            groups = _best_rows(rows, task, method, seen, knobs)
             last = pick(last_step(rows), task=task, method=method, knobs=knobs)
             cells += [str(score_of(last)), str(score_of(groups)) if groups else "–"]
         lines.append(tuple(cells))
@@ -216,16 +219,16 @@ def _best(rows: Sequence[Row], tasks: Sequence[str], facts: Facts) -> list[Table
     for method in (*reversed(BASELINES), "gem"):
         headings += [f"{NAMES[method]}, last", f"{NAMES[method]}, best"]
     caption = (
-        "Last step, and the best of four checkpoints as validation seeds have it; both on test "
-        "seeds"
+        "Last step, and the best of the checkpoints as validation seeds have it; both on test seeds"
     )
     return [Table(caption, headings, lines)]
 
 
-def _best_rows(rows: Sequence[Row], task: str, method: str, knobs: Knobs) -> list[Row]:
+def _best_rows(rows: Sequence[Row], task: str, method: str, seen: Knobs, knobs: Knobs) -> list[Row]:
+    """Test rows of each seed's best policy; `seen` are the knobs that validation saw it with."""
     found: list[Row] = []
     for seed in {row.train_seed for row in rows if row.task == task}:
-        at = best_step(rows, task, method, seed)
+        at = best_step(rows, task, method, seed, seen)
         of_seed = [
             row
             for row in pick(rows, task=task, method=method, knobs=knobs)

@@ -11,10 +11,20 @@ from gemrl.data.dataset import Dataset
 from gemrl.data.recipes import make_dataset
 from gemrl.data.storage import genuine_path, regenerated_path, write_text
 from gemrl.data.tasks import Task, task_named
-from gemrl.errors import ConfigError, DataError
+from gemrl.errors import ConfigError, DataError, GemrlError
 from gemrl.evaluate.cells import Cell, Runner, run_cells
-from gemrl.evaluate.reproduce.select import KNOB_WORDS, KnobsOf, knobs_of, paper_knobs, sweep
-from gemrl.evaluate.rows import Row, read_rows
+from gemrl.evaluate.reproduce.select import (
+    KNOB_WORDS,
+    KnobsOf,
+    knobs_of,
+    last_step,
+    paper_knobs,
+    pick,
+    sweep,
+    sweep_rows,
+    tasks_of,
+)
+from gemrl.evaluate.rows import PROTOCOLS, Row, read_rows
 from gemrl.evaluate.workers import processes
 from gemrl.learn.bundle import MANIFEST, config_to_json, load_bundle, load_manifest
 from gemrl.learn.parallel import job, run_jobs
@@ -24,6 +34,8 @@ from gemrl.methods.gem import GemConfig
 from gemrl.progress import bar, clock, say
 
 BASELINES = ("iql", "bc")
+STUDY = "study"
+"""Name of the record that holds the budget."""
 # What the estimate of time rests on: docs/performance.md. A core's updates a second with the
 # baselines beside GEM; microseconds of a decision, and of each of its candidates.
 UPDATES_A_SECOND = 95.0
@@ -64,6 +76,8 @@ class Budget:
                 raise ConfigError(f"{name} = {getattr(self, name)}: must be at least {least}")
         if self.episodes is not None and self.episodes < 1:
             raise ConfigError(f"episodes = {self.episodes}: must be at least 1")
+        if self.data_steps is not None and self.data_steps < 1:
+            raise ConfigError(f"data_steps = {self.data_steps}: must be at least 1")
         if self.knobs not in ("chosen", "paper"):
             raise ConfigError(f"knobs = {self.knobs!r}: must be chosen or paper")
 
@@ -87,8 +101,15 @@ class Facts:
     @property
     def budget(self) -> dict[str, Any]:
         """What the study was allowed to spend."""
-        found = self.records.get("study")
+        found = self.records.get(STUDY)
         return found[0] if found else _shown(Budget(("maze2d-umaze-v1",)))
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks with rows of GEM on test seeds whose knobs are known."""
+        rows = last_step(self.rows)
+        known = self.budget["knobs"] == "paper"
+        return [t for t in tasks_of(pick(rows)) if known or sweep_rows(rows, t)]
 
     @property
     def n(self) -> int:
@@ -154,28 +175,36 @@ class Study:
         run = self.policy(task, gem.METHOD.name, seed)
         if not (run / MANIFEST).exists():
             return False
-        if load_manifest(run)["config"] != config_to_json(config):
-            raise ConfigError(f"{run} was trained with other settings: choose another --out")
+        manifest = load_manifest(run)
+        data = Path(manifest["dataset"]["source"]).stem
+        wanted = self._file(task_named(task))
+        same_data = data == (task if wanted is None else wanted.stem)
+        if manifest["config"] != config_to_json(config) or not same_data:
+            raise ConfigError(
+                f"{run} was trained with other settings or data: choose another --out"
+            )
         return True
+
+    def _file(self, task: Task) -> Path | None:
+        """The study's own data file; None where the data have the published size."""
+        steps = self.budget.data_steps
+        if steps is None or steps == task.published_steps:
+            return None
+        return self.out / "data" / f"{task.name}-{steps}.hdf5"
 
     def _data(self, task: Task) -> str:
         """The task's data: by name where it has the published size, else a file of this study."""
-        steps = self.budget.data_steps or task.published_steps
-        if steps == task.published_steps:
-            if genuine_path(task.name).exists() or regenerated_path(task.name).exists():
-                return task.name
-            file, name = regenerated_path(task.name), task.name
-        else:
-            file = self.out / "data" / f"{task.name}-{steps}.hdf5"
-            name = str(file)
-        if not file.exists():
+        own = self._file(task)
+        file = own or regenerated_path(task.name)
+        if not file.exists() and (own or not genuine_path(task.name).exists()):
+            steps = self.budget.data_steps or task.published_steps
             with bar(f"make {task.name}", steps, "steps") as report:
                 make_dataset(task, steps, 0, file, report)
-        return name
+        return task.name if own is None else str(own)
 
     def begin(self) -> None:
         """Note the budget, so that the tables can tell it."""
-        self.record("study", [_shown(self.budget)])
+        self.record(STUDY, [_shown(self.budget)])
 
     def sweep_cells(self) -> list[Cell]:
         """Every setting of every task's sweep, on validation seeds."""
@@ -249,23 +278,27 @@ class Plan(Study):
         self.cells |= dict.fromkeys(cells)
         return []
 
-    def say(self) -> None:
-        """Tell how long all of it takes, before it is begun."""
+    def say(self, uncounted: Sequence[str]) -> None:
+        """Tell how long all of it takes, before it is begun, but for reproductions that measure
+        other things than cells.
+        """
         trainings = len(self.budget.tasks) * self.budget.seeds
-        training = trainings * self.budget.steps / UPDATES_A_SECOND
+        phases = gem.phases(self.config(self.budget.tasks[0], 0))
+        training = trainings * sum(phase.steps for phase in phases) / UPDATES_A_SECOND
         deciding = sum(map(_seconds, self.cells))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         say(
             f"{trainings} trainings of {self.budget.steps:,} updates and {len(self.cells)} cells: "
             f"about {hours(training / cores)} of training and {hours(deciding / cores)} of "
             f"evaluation on {cores} cores, less what {self.out} already holds"
+            + (f"; more for {', '.join(uncounted)}, which is not counted" if uncounted else "")
         )
 
 
 def _seconds(cell: Cell) -> float:
     task = task_named(cell.task or "")
     steps = (cell.episodes or task.episodes) * task.horizon
-    return steps * (DECISION + CANDIDATE * cell.knobs.n)
+    return steps * (1 / task.steps_per_second + DECISION + CANDIDATE * cell.knobs.n)
 
 
 def _shown(budget: Budget) -> dict[str, Any]:
@@ -292,4 +325,32 @@ def facts_of(folder: Path) -> Facts:
     records = {f.stem: _read_records(f) for f in sorted((folder / "records").glob("*.jsonl"))}
     if not files and not records:
         raise DataError(f"{folder} holds no rows (rows/*.jsonl) and no records")
-    return Facts([row for file in files for row in read_rows(file)], records)
+    budget = _budget_of(folder, records.get(STUDY, []))
+    rows = [row for file in files for row in read_rows(file) if _within(budget, row)]
+    return Facts(rows, records)
+
+
+def _budget_of(folder: Path, records: list[dict[str, Any]]) -> Budget:
+    """The budget that a folder was made with."""
+    where = folder / "records" / f"{STUDY}.jsonl"
+    if len(records) != 1 or not isinstance(records[0], dict):
+        raise DataError(f"{where}: must hold one record, the study's budget")
+    try:
+        values: dict[str, Any] = records[0] | {"tasks": tuple(records[0]["tasks"])}
+        return Budget(**values)
+    except (KeyError, TypeError, GemrlError) as error:
+        raise DataError(f"{where}: not a study's budget ({error})") from error
+
+
+def _within(budget: Budget, row: Row) -> bool:
+    """Whether a row belongs to this budget. A folder may hold more, of larger budgets before: what
+    is shown, and what knobs are chosen by, is what this budget evaluates.
+    """
+    if row.protocol == "validation":
+        count, allowed = budget.validation_episodes(row.task), (0, budget.sweep_n)
+        if row.knobs["n"] not in allowed:
+            return False
+    else:
+        count = budget.test_episodes(row.task)
+    number = row.episode_seed - PROTOCOLS[row.protocol].start
+    return row.train_seed < budget.seeds and number < count

@@ -1,5 +1,6 @@
 """`tuning`: what `gemrl tune` would have recommended from the data, beside the online sweep."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import load
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
 from gemrl.evaluate.reproduce.lines import label
-from gemrl.evaluate.reproduce.select import CONSTANTS, pick
+from gemrl.evaluate.reproduce.select import CONSTANTS, last_step, pick
 from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.rows import Row
 from gemrl.evaluate.tune import Budget, grid_for, tune
 from gemrl.evaluate.tune.regret import regret
 
@@ -22,44 +24,72 @@ NAMED = ("best", "recommended", "default")
 
 
 def collect(study: Study) -> None:
-    """Ask each policy's data, then its validation rows how good the advice was."""
-    rows = study.evaluate(study.sweep_cells())
-    known = {record["bundle"]: record for record in study.records(NAME)}
+    """Ask each policy's data; what the advice was worth, the rows of the sweep tell."""
+    study.evaluate(study.sweep_cells())
+    n = study.budget.sweep_n
+    known = {(record["bundle"], record["n"]): record for record in study.records(NAME)}
     for task in study.budget.tasks:
         data = None
         for seed in study.seeds:
             policy = load(study.policy(task, "gem", seed))
-            if policy.digest not in known:
+            if (policy.digest, n) not in known:
                 data = study.dataset(task) if data is None else data
-                lam = task_named(task).lam
-                grid = grid_for(policy, study.budget.sweep_n, (lam,), WEIGHTS)
+                grid = grid_for(policy, n, (task_named(task).lam,), WEIGHTS)
                 advice = tune(policy, data, grid, BUDGET, quiet=False)
-                online = [row for row in rows if row.bundle == policy.digest]
-                known[policy.digest] = _record(task, seed, advice, regret(advice, online))
+                known[policy.digest, n] = _record(task, seed, advice)
                 study.record(NAME, list(known.values()))
 
 
-def _record(task: str, seed: int, advice: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """What the table needs, as one flat line."""
-    estimate = advice["estimate"]
-    values = {Knobs.from_json(s["knobs"]).wp: s["value"] for s in advice["settings"]}
+def _record(task: str, seed: int, advice: dict[str, Any]) -> dict[str, Any]:
+    """The advice as one flat line."""
+    recommended, default = (
+        Knobs.from_json(each) for each in (advice["recommendation"]["knobs"], advice["default"])
+    )
     return {
         "task": task,
         "seed": seed,
         "bundle": advice["run"]["bundle"],
-        "protocol": found["protocol"],
-        "held_out_episodes": advice["rows"]["episodes"],
+        "n": default.n,
+        "lam": default.lam,
         "reason": advice["recommendation"]["reason"],
-        **{
-            f"{name}_{key}": found[name] and found[name][key]
-            for name in NAMED
-            for key in ("score", "regret")
-        },
-        **{f"{name}_wp": found[name] and found[name]["knobs"]["wp"] for name in NAMED},
+        "recommended_wp": recommended.wp,
+        "default_wp": default.wp,
+        "fits_agree": advice["estimate"] and advice["estimate"]["rank_correlation"],
+        "values": [
+            [s["knobs"]["wp"], s["value"] and s["value"]["mean"]] for s in advice["settings"]
+        ],
+    }
+
+
+def judged(record: dict[str, Any], rows: Sequence[Row]) -> dict[str, Any] | None:
+    """The advice with what the rows of the sweep say of it; None where there are none."""
+
+    def knobs(wp: float) -> dict[str, Any]:
+        return Knobs(n=record["n"], lam=record["lam"], wp=wp).to_json()
+
+    own = [row for row in rows if row.bundle == record["bundle"]]
+    if not own:
+        return None
+    advice = {
+        "default": knobs(record["default_wp"]),
+        "recommendation": {"knobs": knobs(record["recommended_wp"])},
+        "settings": [
+            {"knobs": knobs(wp), "value": None if value is None else {"mean": value}}
+            for wp, value in record["values"]
+        ],
+    }
+    found = regret(advice, own)
+    scores = {
+        f"{name}_{key}": found[name] and found[name][key]
+        for name in NAMED
+        for key in ("score", "regret")
+    }
+    return {
+        **record,
+        **scores,
+        "best_wp": found["best"]["knobs"]["wp"],
         "bad": found["bad"],
         "rank_correlation": found["rank_correlation"],
-        "fits_agree": estimate and estimate["rank_correlation"],
-        "values": [[wp, value["mean"]] for wp, value in values.items() if value],
         "scores": [[each["knobs"]["wp"], each["score"]] for each in found["online"]],
     }
 
@@ -67,17 +97,18 @@ def _record(task: str, seed: int, advice: dict[str, Any], found: dict[str, Any])
 def render(facts: Facts) -> Document:
     """Regret and rank correlation of the advice, by task and training seed."""
     document = Document("Knobs chosen from the data alone, judged online")
-    records = facts.records.get(NAME, [])
+    rows = pick(last_step(facts.rows), protocol="validation")
+    every = [judged(record, rows) for record in facts.records.get(NAME, [])]
+    records = [record for record in every if record is not None]
     if not records:
         return document.add("No advice has been compared with a sweep yet.")
     tasks = {record["task"] for record in records}
-    rows = [r for r in pick(facts.rows, protocol="validation") if r.task in tasks]
     document.add(
         f"Fitted Q evaluation on held-out episodes ranks w_p = {', '.join(map(str, WEIGHTS))} at "
         "the suite's λ, and recommends one where its gain over the suite's default is sure; the "
         "online sweep tells what that was worth. Regret is the best setting's score minus this "
         "one's; the best of several settings is best partly by luck.",
-        *([label(rows, "every setting of the sweep")] if rows else []),
+        label([row for row in rows if row.task in tasks], "every setting of the sweep"),
         _table(records),
         _words(records),
         Plot("Estimated value beside online score, both within the task's range", _figure(records)),
@@ -148,8 +179,9 @@ def _figure(records: list[dict[str, Any]]) -> Any:
         curves = {}
         for kind in ("values", "scores"):
             for r in records:
-                if r["task"] == task and r[kind]:
-                    points = np.array(sorted(r[kind]), dtype=float)
+                known = [point for point in r[kind] if point[1] is not None]
+                if r["task"] == task and known:
+                    points = np.array(sorted(known), dtype=float)
                     low, high = points[:, 1].min(), points[:, 1].max()
                     scaled = (points[:, 1] - low) / max(high - low, 1e-9)
                     name = {"values": "estimated", "scores": "online"}[kind]

@@ -175,7 +175,9 @@ def _judged(
 ) -> dict[str, Any]:
     """The settings with their values, and the recommendation that follows from them."""
     gains = (values - values[:, [grid.default_at]]).T
-    differences = [interval(gain, confidence) for gain in gains]
+    # The best of many bounds is looked at, so each must hold more surely (Bonferroni).
+    each = 1 - (1 - confidence) / max(len(gains) - 1, 1)
+    differences = [interval(gain, each) for gain in gains]
     judged = [
         setting
         | {"value": interval(value, confidence)._asdict(), "difference": difference._asdict()}

@@ -1,5 +1,6 @@
 """Values of all settings, cross-fitted on held-out episodes, with intervals."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -190,7 +191,8 @@ def interval(samples: Float[np.ndarray, " r"], confidence: float) -> Interval:
     It is not divided by their number: another fit on the same episodes brings no new episodes.
     """
     mean, spread = float(np.mean(samples)), float(np.std(samples, ddof=1))
-    reach = t_quantile(confidence, len(samples) - 1) * spread
+    # The mean of a few fits is itself unsure by their spread over the root of their number.
+    reach = t_quantile(confidence, len(samples) - 1) * spread * math.sqrt(1 + 1 / len(samples))
     return Interval(mean, mean - reach, mean + reach)
 
 

@@ -19,7 +19,9 @@ BAD = 2.0
 def regrets(report: dict[str, Any], rows: Sequence[Row]) -> list[dict[str, Any]]:
     """A comparison with the rows of this policy for each protocol that they have."""
     bundle, task = report["run"]["bundle"], report["run"]["task"]
-    own = [row for row in rows if row.bundle == bundle and row.task == task]
+    own = [
+        row for row in rows if row.bundle == bundle and row.task == task and row.mass_scale == 1.0
+    ]
     protocols = sorted({row.protocol for row in own})
     found = [regret(report, [r for r in own if r.protocol == protocol]) for protocol in protocols]
     if not found:

@@ -54,7 +54,11 @@ def collect(study: Study, effort: Effort | None = None) -> None:
         data = None
         for seed in study.seeds:
             bundle = load_manifest(study.policy(task, "gem", seed))["digest"]
-            about = {"task": task, "seed": seed, "bundle": bundle}
+            rolled = min(effort.episodes, study.budget.validation_episodes(task))
+            about = {
+                **{"task": task, "seed": seed, "bundle": bundle},
+                **{"n": study.budget.n, "rolled": rolled},
+            }
             missing = [
                 e for e in (*TRAINED, modes.ROLLOUTS) if not pick(records, **about, experiment=e)
             ]
@@ -62,11 +66,11 @@ def collect(study: Study, effort: Effort | None = None) -> None:
                 continue
             data = data or study.dataset(task)
             seen = Seen(study, task_named(task), seed, data, effort)
-            # Of another policy in the same place, trained before.
+            # Those of another policy in the same place, or of another budget, go.
             records = [
                 r
                 for r in records
-                if (r.get("task"), r.get("seed")) != (task, seed) or r["bundle"] == bundle
+                if (r.get("task"), r.get("seed")) != (task, seed) or about.items() <= r.items()
             ]
             for name in missing:
                 found = (
