@@ -113,6 +113,36 @@ def test_knobs_are_chosen_on_validation_rows_and_told_on_test_rows(study):
     assert knobs.to_json() in [row.knobs for row in select.pick(rows, task=UMAZE)]
 
 
+def test_rows_beyond_the_budget_are_not_shown(study, tmp_path):
+    folder = tmp_path / "more"
+    shutil.copytree(study.out / "records", folder / "records")
+    rows = read_rows(study.out / "rows" / f"{UMAZE}.jsonl")
+    more = [
+        replace(rows[0], train_seed=7),
+        replace(rows[0], episode_seed=rows[0].episode_seed + 500),
+        replace(rows[0], protocol="validation", knobs=rows[0].knobs | {"n": 99}),
+    ]
+    pack_rows(folder / "rows" / f"{UMAZE}.jsonl", [*rows, *more])
+    assert len(facts_of(folder).rows) == len(facts_of(study.out).rows)
+    assert {row.train_seed for row in facts_of(folder).rows} == {0}
+
+
+@pytest.mark.parametrize("text", ["", "[1]\n", "{}\n", "nonsense\n"])
+def test_a_folder_that_does_not_tell_its_budget_is_refused(text, study, tmp_path):
+    folder = tmp_path / "odd"
+    shutil.copytree(study.out / "rows", folder / "rows")
+    (folder / "records").mkdir()
+    (folder / "records" / "study.jsonl").write_text(text)
+    with pytest.raises(DataError, match=r"study\.jsonl"):
+        facts_of(folder)
+
+
+def test_policies_on_other_data_are_not_taken_for_the_studys(study):
+    other = Study(replace(SMALL, data_steps=4000), study.out, here)
+    with pytest.raises(ConfigError, match="other settings or data"):
+        other.train()
+
+
 def test_the_command_renders_committed_rows_without_a_simulator(study, tmp_path, capsys):
     code = main(["reproduce", "scaling", "--rows", str(study.out), "--out", str(tmp_path)])
     assert code == 0
@@ -130,6 +160,8 @@ def test_the_command_renders_committed_rows_without_a_simulator(study, tmp_path,
         (["reproduce", "scores", "--seeds", "0"], "seeds = 0"),
         (["reproduce", "scores", "--processes", "0"], "processes = 0"),
         (["reproduce", "scores", "--rows", "/nowhere"], "holds no rows"),
+        (["reproduce", "scores", "--rows", ".", "--seeds", "9"], "--seeds does not go with --rows"),
+        (["reproduce", "scores", "--data-steps", "0"], "data_steps = 0"),
         (["sweep"], "at least one run folder"),
     ],
 )
@@ -198,27 +230,31 @@ def test_snapshots_are_told_from_the_last_step():
     late = rows_of([[1]])
     assert select.last_step([*early, *late]) == late
     seen = [replace(row, protocol="validation") for row in (*early, *late)]
-    assert best_step(seen, UMAZE, "gem", 0) == 50
-    assert best_step([], UMAZE, "gem", 0) is None
+    other = rows_of([[99]], protocol="validation", knobs=Knobs(n=8, wp=3.0).to_json())
+    assert best_step([*seen, *other], UMAZE, "gem", 0, Knobs(n=8)) == 50
+    assert best_step([], UMAZE, "gem", 0, Knobs(n=8)) is None
 
 
-def test_advice_that_would_have_been_bad_is_shown_as_such():
+def test_advice_is_judged_by_the_rows_there_are_and_bad_advice_is_shown_as_such():
     advice = {
         "task": UMAZE,
         "seed": 0,
-        "best_wp": 1.0,
-        "best_score": 50.0,
-        "default_wp": 0.4,
-        "default_regret": 8.0,
+        "bundle": "b",
+        "n": 8,
+        "lam": 1.0,
+        "reason": "",
         "recommended_wp": 2.0,
-        "recommended_regret": 30.0,
-        "rank_correlation": -0.5,
+        "default_wp": 0.4,
         "fits_agree": 0.9,
-        "bad": True,
         "values": [[0.4, 1.0], [1.0, 2.0], [2.0, 3.0]],
-        "scores": [[0.4, 42.0], [1.0, 50.0], [2.0, 20.0]],
     }
-    document = tuning.render(Facts([], {"tuning": [advice]}))
+    scores = {0.4: [41, 43], 1.0: [50, 50], 2.0: [19, 21]}
+    rows = [
+        row
+        for wp, found in scores.items()
+        for row in rows_of([found], protocol="validation", knobs=Knobs(n=8, wp=wp).to_json())
+    ]
+    document = tuning.render(Facts(rows, {"tuning": [advice]}))
     (table,) = [part for part in document.parts if isinstance(part, Table)]
     assert table.lines[0][-1] == "would have been bad"
     assert "w_p 2: 30.0" in table.lines[0]

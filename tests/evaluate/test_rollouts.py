@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -47,6 +48,18 @@ def small(policy, rows_file=None, episodes=3, **kwargs):
 
 
 # Rows
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("score", math.nan), ("score", "high"), ("train_seed", None)]
+)
+def test_a_row_with_a_value_that_is_none_is_refused_with_its_place(name, value, three, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    append_rows(path, three[0][:1])
+    bad = dataclasses.asdict(three[0][1]) | {name: value}
+    path.write_text(path.read_text() + json.dumps(bad) + "\n")
+    with pytest.raises(DataError, match=rf"line 2: a row with {name}"):
+        read_rows(path)
 
 
 def test_a_row_holds_all_that_its_score_depends_on(policy):
