@@ -49,6 +49,7 @@ def study(tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
     budget = Budget((UMAZE,), steps=200, seeds=1, episodes=2, n=32, sweep_n=8)
     found = Study(budget, out, here)
+    found.begin()
     file = out / "data.hdf5"
     make_dataset(task_named(UMAZE), 8_000, 0, file)
     config = gemrl.GemConfig(

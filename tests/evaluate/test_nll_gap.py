@@ -44,6 +44,7 @@ def test_the_spread_is_that_over_the_same_rows(policy, maze_data, records):
 
 def test_what_is_recorded_is_not_measured_again(run_folder, records, tmp_path):
     study = Study(Budget((UMAZE,), seeds=1), tmp_path)
+    study.begin()
     place = study.policy(UMAZE, "gem", 0)
     place.parent.mkdir(parents=True)
     place.symlink_to(run_folder)
@@ -54,6 +55,7 @@ def test_what_is_recorded_is_not_measured_again(run_folder, records, tmp_path):
 
 def test_records_of_another_policy_do_not_stand_for_this_one(run_folder, records, tmp_path):
     study = Study(Budget((UMAZE,), seeds=1), tmp_path)
+    study.begin()
     place = study.policy(UMAZE, "gem", 0)
     place.parent.mkdir(parents=True)
     place.symlink_to(run_folder)

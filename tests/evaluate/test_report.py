@@ -278,7 +278,7 @@ def test_hostile_names_are_escaped(run, tmp_path):
 )
 def test_rows_of_the_wrong_kind_are_refused_by_name(tmp_path, change, said):
     append_rows(tmp_path / ROWS, [replace(made_row(), **change)])
-    with pytest.raises(DataError, match=re.escape(f"{ROWS}: a row with {said}")):
+    with pytest.raises(DataError, match=re.escape(f"{ROWS}, line 1: a row with {said}")):
         gather([tmp_path])
 
 

@@ -48,7 +48,8 @@ def test_a_second_start_compiles_nothing_and_gives_the_same_weights(count, compi
     second = count("second")
     assert second["cache_misses"] == 0
     assert second["cache_hits"] == first["cache_hits"] + first["cache_misses"] > 0
-    assert kept(compiled_home) == before
+    # Other tests may compile into this folder at the same time.
+    assert before.items() <= kept(compiled_home).items()
     one, other = weights(tmp_path, "first", "second")
     assert one == other
 

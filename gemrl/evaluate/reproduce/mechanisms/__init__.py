@@ -57,7 +57,7 @@ def collect(study: Study, effort: Effort | None = None) -> None:
             rolled = min(effort.episodes, study.budget.validation_episodes(task))
             about = {
                 **{"task": task, "seed": seed, "bundle": bundle},
-                **{"n": study.budget.n, "rolled": rolled},
+                **{"budget_n": study.budget.n, "rolled": rolled},
             }
             missing = [
                 e for e in (*TRAINED, modes.ROLLOUTS) if not pick(records, **about, experiment=e)
