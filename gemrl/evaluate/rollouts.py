@@ -135,11 +135,11 @@ def rollout(
         alive = np.flatnonzero(~ended)
         # An episode that is over has none of its steps left.
         ahead = len(alive) * (task.horizon - t - 1)
-        report(count * task.horizon - ahead, f"{count - len(alive)} of {count} episodes over")
+        over = count - len(alive) if t + 1 < task.horizon else count
+        report(count * task.horizon - ahead, f"{over} of {count} episodes over")
         if len(alive) == 0:
             observations += [observation] * (task.horizon - t - 1)
             break
-    report(count * task.horizon, f"{count} of {count} episodes over")
     seconds = {
         "wall_seconds": clock() - began,
         "decide_seconds": deciding,
