@@ -14,7 +14,7 @@ from gemrl.evaluate.reproduce.lines import (
     mean_change,
     of_task,
 )
-from gemrl.evaluate.reproduce.paper import quoted
+from gemrl.evaluate.reproduce.paper import columns, quoted
 from gemrl.evaluate.reproduce.select import KnobsOf, last_step, pick, suites_of
 from gemrl.evaluate.reproduce.study import Facts, Study
 
@@ -103,7 +103,7 @@ def render(facts: Facts) -> Document:
         Table(
             "The paper, all its tasks together (quoted; published data, 10⁶ updates)",
             ("variant", *COLUMNS),
-            [_paper(name) for name in ("GEM", *VARIANTS)],
+            [columns("ablations", name) for name in ("GEM", *VARIANTS)],
         ),
         Table("By suite", ("suite", "variant", *CHANGES, "Δ score, paper (quoted)"), lines),
         Table(
@@ -185,17 +185,6 @@ def _itself(facts: Facts, found: Mapping[str, object]) -> list[tuple[str, ...]]:
         (task, *of_task(pick(rows, task=task, knobs=facts.knobs_of(task, facts.n))).cells)
         for task in found
     ]
-
-
-def _paper(name: str) -> tuple[str, ...]:
-    forms = {
-        "score": ".1f",
-        "violation": ".4f",
-        "collapse_dist": ".3f",
-        "support_z": ".2f",
-        "steps_per_second": ",.0f",
-    }
-    return (name, *(quoted("ablations", name, key, form=form) for key, form in forms.items()))
 
 
 def _quoted(task: str, name: str) -> str:

@@ -28,6 +28,18 @@ def quoted(*path: str, form: str = ".1f") -> str:
     return "–" if found is None else format(found, form)
 
 
+def columns(table: str, name: str) -> tuple[str, ...]:
+    """A line of a table with the columns that ours have: score, audits and steps a second."""
+    forms = {
+        "score": ".1f",
+        "violation": ".4f",
+        "collapse_dist": ".3f",
+        "support_z": ".2f",
+        "steps_per_second": ",.0f",
+    }
+    return (name, *(quoted(table, name, key, form=form) for key, form in forms.items()))
+
+
 def tasks() -> tuple[str, ...]:
     """The tasks of the paper's unified table."""
     return tuple(figures()["scores"])

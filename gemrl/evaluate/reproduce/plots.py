@@ -100,7 +100,8 @@ def bars(
         heights, errors = np.array(values, dtype=float).T
         at = np.arange(len(names)) - 0.4 + width * (i + 0.5)
         axes.bar(at, heights, width, color=color, label=label)
-        axes.errorbar(at, heights, np.nan_to_num(errors), fmt="none", ecolor="black", lw=0.8)
+        known = np.isfinite(errors)  # One seed has no error to draw.
+        axes.errorbar(at[known], heights[known], errors[known], fmt="none", ecolor="black", lw=0.8)
     if zero:
         axes.axhline(0, color="black", lw=0.8)
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
 from gemrl.evaluate.reproduce.lines import COLUMNS, Found, by_suite_and_task, label
-from gemrl.evaluate.reproduce.paper import quoted
+from gemrl.evaluate.reproduce.paper import columns
 from gemrl.evaluate.reproduce.select import KnobsOf, last_step, pick, tasks_of
 from gemrl.evaluate.reproduce.study import Facts, Study
 from gemrl.evaluate.rows import Row
@@ -61,7 +61,7 @@ def render(facts: Facts) -> Document:
         Table(
             "The paper, all its tasks together (quoted; published data, 10⁶ updates)",
             ("N", *COLUMNS),
-            [_paper(n) for n in COUNTS],
+            [columns("scaling", str(n)) for n in COUNTS],
         ),
     )
     document.add(_shares(used))
@@ -91,17 +91,6 @@ def _shares(rows: Sequence[Row]) -> Table | None:
             shares = [f"{part / wall:.0%}" for part in (decide, simulate, rest)]
             lines.append((task, str(n), *shares))
     return Table("Share of the time", ("task", "N", "decisions", "simulator", "the rest"), lines)
-
-
-def _paper(n: int) -> tuple[str, ...]:
-    forms = {
-        "score": ".1f",
-        "violation": ".4f",
-        "collapse_dist": ".3f",
-        "support_z": ".2f",
-        "steps_per_second": ",.0f",
-    }
-    return (str(n), *(quoted("scaling", str(n), key, form=f) for key, f in forms.items()))
 
 
 def _points(
