@@ -44,6 +44,21 @@ class RefusedError(GemrlError, RuntimeError):
         self.decision = decision
 
 
+class RequestError(GemrlError, ValueError):
+    """A request to the server is malformed, or beyond the limits that it was started with."""
+
+
+class OverloadError(GemrlError, RuntimeError):
+    """The server cannot answer in time: too much waits, a deadline is too near, or it is stopping.
+
+    `retry_after` is the number of seconds after which it is worth asking again.
+    """
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class TrainingError(GemrlError, RuntimeError):
     """Training diverged, or a run folder is in use or does not fit the run."""
 

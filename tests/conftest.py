@@ -1,5 +1,6 @@
 """Fixtures: small real datasets and policies, trained once a session."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -10,8 +11,14 @@ import gemrl
 from gemrl.data.recipes.maze2d import make_maze2d
 from gemrl.data.tasks import task_named
 
-# Numba takes a minute to compile in every fresh cache folder. Tests of its backend ask for it.
+# Numba takes a minute to compile in every fresh cache folder. Tests of its backend ask for it, and
+# all of them, with the processes that they start, share one folder for these very sources.
 os.environ.setdefault("GEMRL_BACKEND", "jax")
+SOURCES = sorted((Path(gemrl.__file__).parent / "decide" / "fast").glob("*.py"))
+DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:16]
+os.environ.setdefault(
+    "NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "gemrl-tests" / "numba" / DIGEST)
+)
 
 UMAZE = "maze2d-umaze-v1"
 SMALL = {"hidden": (32, 32), "batch_size": 64, "critics": 3}

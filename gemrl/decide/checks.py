@@ -26,25 +26,31 @@ def observations(obs: Any, size: int) -> np.ndarray:
     return finite_float32("the observation", given)
 
 
-def deadline_after(milliseconds: float | None) -> float | None:
-    """When, by `time.perf_counter()`, so many milliseconds from now are over."""
-    if milliseconds is None:
-        return None
+def deadline_after(milliseconds: float | np.ndarray, rows: int) -> np.ndarray:
+    """When, by `time.perf_counter()`, so many milliseconds from now are over, for each row."""
+    now = time.perf_counter()
     number = isinstance(milliseconds, numbers.Real) and not isinstance(milliseconds, bool)
-    if not number or not 0 < milliseconds <= LONGEST:
-        raise KnobError(f"deadline_ms = {milliseconds!r}: must be above 0, at most {LONGEST:g}")
-    return time.perf_counter() + float(milliseconds) / 1000
+    several = isinstance(milliseconds, np.ndarray) and milliseconds.dtype.kind in "fiu"
+    given = np.asarray(milliseconds, np.float64) if number or several else np.zeros(())
+    fits = given.shape in ((), (rows,)) and bool(((given > 0) & (given <= LONGEST)).all())
+    if not fits:
+        raise KnobError(
+            f"deadline_ms = {milliseconds!r}: must be above 0, at most {LONGEST:g}; one for all, "
+            f"or an array of {rows}, one for each row"
+        )
+    return np.broadcast_to(now + given / 1000, (rows,))
 
 
-def whole_numbers(name: str, value: Any, rows: int, limit: int) -> np.ndarray:
-    """`value` as whole numbers, one for all or one for each row, checked."""
+def whole_numbers(name: str, value: Any, rows: int, limit: int, pairs: bool = False) -> np.ndarray:
+    """`value` as whole numbers, one for all or one for each row, checked; `pairs` allows two."""
     try:
         given = np.asarray(value)
     except ValueError as error:
         raise KnobError(f"{name} = {value!r}: must be whole numbers ({error})") from error
     if type(value) is int and 0 <= value < limit:
         return given  # The usual case, and no time lost on it.
-    if given.dtype.kind not in "iu" or given.shape not in ((), (rows,)):
+    shapes = ((), (rows,), (rows, 2)) if pairs else ((), (rows,))
+    if given.dtype.kind not in "iu" or given.shape not in shapes:
         raise KnobError(
             f"{name} = {value!r}: must be a whole number, or an array of {rows}, one for each row"
         )

@@ -77,6 +77,15 @@ class Decision:
                 values[name] = values[name][..., :count]
         return Decision(**values)
 
+    def as_batch(self) -> "Decision":
+        """One decision as a batch of one, without a verdict."""
+        values: dict[str, Any] = {
+            f.name: np.asarray(getattr(self, f.name))[None]
+            for f in fields(self)
+            if f.name not in (*OF_ALL_ROWS, "verdict")
+        }
+        return Decision(**values, backend=self.backend, digest=self.digest)
+
     @property
     def chosen_support_z(self) -> np.ndarray:
         """support_z of the chosen candidate."""

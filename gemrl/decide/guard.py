@@ -89,10 +89,58 @@ class Guard:
             rows, knobs, seed=seed, t=t, deadline_ms=deadline_ms, chunk=chunk
         )
         verdict = self.gates.judge(rows, decision, self.alpha)
+        return self._settled(rows, decision, verdict, knobs, seed, t, single=given.ndim == 1)
+
+    def settle(
+        self,
+        obs: np.ndarray,
+        decision: Decision,
+        verdict: Verdict,
+        knobs: Knobs,
+        *,
+        seed: int | np.ndarray = 0,
+        t: int | np.ndarray | None = None,
+    ) -> Decision:
+        """What to execute where the policy's decision and the gates' verdict are there already.
+
+        `obs`, `knobs`, `seed` and `t` are those that the decision was made with.
+        """
+        if obs.ndim == 2:
+            return self._settled(obs, decision, verdict, knobs, seed, t, single=False)
+        batch = decision.as_batch()
+        return self._settled(obs[None], batch, verdict.as_batch(), knobs, seed, t, single=True)
+
+    def warm_up(self, knobs: Knobs) -> None:
+        """Compile what the rungs need at one observation, so that the first use is not late.
+
+        The user's controller is not asked.
+        """
+        obs = self.policy.spec.obs_mean[None]
+        decision = self.policy.decide(obs, knobs, t=0)
+        verdict = self.gates.judge(obs, decision, self.alpha)
+        executed = _Executed(decision, verdict)
+        for rung in self.ladder:
+            if rung not in ("controller", "refuse"):
+                actions = self.actions_of(rung, obs, knobs, t=0)
+                said = self._verdict(obs, actions, verdict.scores["novelty"])
+                executed.take(rung, np.ones(1, bool), actions, said)
+        self._record(executed, obs, decision, verdict, single=True)
+
+    def _settled(
+        self,
+        rows: np.ndarray,
+        decision: Decision,
+        verdict: Verdict,
+        knobs: Knobs,
+        seed: int | np.ndarray,
+        t: int | np.ndarray | None,
+        single: bool,
+    ) -> Decision:
+        """The record with what is executed; a refusal where a row has nothing to execute."""
         executed = _Executed(decision, verdict)
         if verdict.flagged.any():
             self._go_down(executed, rows, knobs, seed, t)
-        result = self._record(executed, rows, decision, verdict, single=given.ndim == 1)
+        result = self._record(executed, rows, decision, verdict, single)
         refused = np.flatnonzero(executed.rung == "refuse")
         if len(refused):
             raise _refusal(refused, verdict, result)
@@ -118,20 +166,21 @@ class Guard:
                 executed.refuse(able)
                 return
             # For the whole batch, since the candidates of a row follow from its place there.
-            actions = self._actions(rung, rows, knobs, seed, t)
+            actions = self.actions_of(rung, rows, knobs, seed=seed, t=t)
             verdict = self._verdict(rows, actions, executed.verdict.scores["novelty"])
             if rung not in ("controller", self.ladder[-1]):
                 able = able & ~self._unlike(verdict)
             executed.take(rung, able, actions, verdict)
             waiting = waiting & ~able
 
-    def _actions(
+    def actions_of(
         self,
         rung: str,
         rows: np.ndarray,
         knobs: Knobs,
-        seed: int | np.ndarray,
-        t: int | np.ndarray | None,
+        *,
+        seed: int | np.ndarray = 0,
+        t: int | np.ndarray | None = None,
     ) -> np.ndarray:
         """The action of a rung in each row."""
         spec = self.policy.spec

@@ -12,11 +12,11 @@ from jaxtyping import Array
 
 from gemrl.data.tasks import TASKS
 from gemrl.decide.backend import Backend, Shape, backend_for, wanted_backend
-from gemrl.decide.checks import deadline_after, finite_float32, observations, whole_numbers
+from gemrl.decide.checks import finite_float32, observations, whole_numbers
 from gemrl.decide.decision import Decision
 from gemrl.decide.dense import scales_of
 from gemrl.decide.knobs import MAX_CANDIDATES, Knobs, whole_number
-from gemrl.decide.search import CHUNK, Asked, block_of, joined, search, split
+from gemrl.decide.search import CHUNK, Asked, Deadlines, block_of, joined, search, split
 from gemrl.decide.select import Scales, critic_values
 from gemrl.errors import KnobError, ObservationError
 from gemrl.learn.bundle import Bundle, load_bundle
@@ -80,32 +80,36 @@ class Policy:
         *,
         seed: int | np.ndarray = 0,
         t: int | np.ndarray | None = None,
-        deadline_ms: float | None = None,
+        deadline_ms: float | np.ndarray | Deadlines | None = None,
         chunk: int | None = None,
     ) -> Decision:
         """Choose an action for an observation [S], or one each for a batch [B, S].
 
         `knobs` may be a list with those of each row. `seed` decides the candidates: row i of a
         batch draws with `fold_in(key(seed), i)`, and an array of seeds gives each row what it would
-        get alone. With one backend candidates are the same bit for bit whatever the batch, n and
+        get alone; of shape [B, 2] it holds each row's seed and the i to draw as. With one backend
+        candidates are the same bit for bit whatever the batch, n and
         chunk; values computed from them agree up to rounding. `t` is the episode's step, for a
         schedule of the support weight.
 
         With `chunk` the candidates are scored so many at a time. With `deadline_ms` no chunk (of
         128, where `chunk` does not say) begins later than so many milliseconds after the call.
         The first chunk, which has the anchor, is always scored; the record holds what was scored.
+        The rows of a batch may have deadlines of their own: an array, or `Deadlines`.
         The first call of its kind compiles, and can be late for that: see `warm_up`.
         """
-        deadline = deadline_after(deadline_ms)
+        rows, single = self._rows(obs)
+        deadlines = deadline_ms
+        if deadlines is not None and not isinstance(deadlines, Deadlines):
+            deadlines = Deadlines.after(deadlines, len(rows))
         if chunk is not None:
             chunk = whole_number("chunk", chunk, 1, MAX_CANDIDATES)
-        elif deadline is not None:
+        elif deadlines is not None:
             chunk = CHUNK
-        rows, single = self._rows(obs)
         each = self._checked_knobs(knobs, len(rows), single)
         shapes = [Shape.of(knobs) for knobs in each]
         ways = [(shape, block_of(shape, chunk), shape.candidates) for shape in shapes]
-        return self._decide(rows, single, each, ways, seed, t, deadline)
+        return self._decide(rows, single, each, ways, seed, t, deadlines)
 
     def warm_up(self, knobs: Knobs | None = None, batch: int = 1, chunk: int | None = None) -> None:
         """Compile what decisions with these knobs need, so that the first is as fast as the rest.
@@ -141,23 +145,9 @@ class Policy:
                 f"the record was made with backend {record.backend!r}, and this policy decides "
                 f"with {self.backend.name!r}: load it with backend={record.backend!r}"
             )
-        rows, single = self._rows(obs)
-        blocks, limits = np.atleast_1d(record.block, record.n_scored)
-        if (record.action.ndim == 1) != single or len(blocks) != len(rows):
-            raise KnobError(
-                f"the record has {len(blocks)} decisions, and there are {len(rows)} observations"
-            )
-        each = self._checked_knobs(knobs, len(rows), single)
-        if len(each) == 1:
-            each = each * len(rows)
-        ways = [(Shape.of(k), int(b), int(n)) for k, b, n in zip(each, blocks, limits, strict=True)]
-        for shape, block, limit in ways:
-            if not (1 <= block <= shape.candidates and block <= limit <= shape.candidates):
-                raise KnobError(
-                    f"the record has {limit} candidates, scored {block} at a time, and these knobs "
-                    f"ask for {shape.candidates}: give the knobs that it was made with"
-                )
-        again = self._decide(rows, single, each, ways, seed, t, None)
+        again = self.decide_again(
+            obs, knobs, seed=seed, t=t, block=record.block, n_scored=record.n_scored
+        )
         same = np.array_equal(again.candidates, record.candidates, equal_nan=True)
         close = np.allclose(again.lcb, record.lcb, rtol=1e-3, atol=1e-3, equal_nan=True)
         if not (same and close and np.array_equal(again.wp, record.wp)):
@@ -166,6 +156,37 @@ class Policy:
                 "cannot be replayed from these"
             )
         return again
+
+    def decide_again(
+        self,
+        obs: Any,
+        knobs: Knobs | Sequence[Knobs] | None = None,
+        *,
+        seed: int | np.ndarray = 0,
+        t: int | np.ndarray | None = None,
+        block: Any,
+        n_scored: Any,
+    ) -> Decision:
+        """Decide with as many candidates, so many at a time, as a record's `n_scored` and `block`
+        say, whatever the clock says.
+        """
+        rows, single = self._rows(obs)
+        blocks, limits = np.atleast_1d(block, n_scored)
+        if (np.ndim(n_scored) == 0) != single or len(blocks) != len(rows):
+            raise KnobError(
+                f"the record has {len(blocks)} decisions, and there are {len(rows)} observations"
+            )
+        each = self._checked_knobs(knobs, len(rows), single)
+        if len(each) == 1:
+            each = each * len(rows)
+        ways = [(Shape.of(k), int(b), int(n)) for k, b, n in zip(each, blocks, limits, strict=True)]
+        for shape, of_one, limit in ways:
+            if not (1 <= of_one <= shape.candidates and of_one <= limit <= shape.candidates):
+                raise KnobError(
+                    f"the record has {limit} candidates, scored {of_one} at a time, and these "
+                    f"knobs ask for {shape.candidates}: give the knobs that it was made with"
+                )
+        return self._decide(rows, single, each, ways, seed, t, None)
 
     def actor(self, obs: Any) -> Mixture:
         """The proposal at an observation, in environment units."""
@@ -200,6 +221,21 @@ class Policy:
             raise KnobError("the two policies scale their inputs differently: train on one dataset")
         return Policy(dataclasses.replace(self.bundle, models=models), self._wanted)
 
+    def require_models(self, knobs: Knobs) -> None:
+        """Refuse knobs that ask for critics or a density which the policy does not have."""
+        if not self._has_critics and knobs.n > 0:
+            raise KnobError(f"n = {knobs.n}: method {self.method!r} has no critics; n must be 0")
+        if not self._has_density:
+            if knobs.source == "behavior":
+                raise KnobError(
+                    f"source = 'behavior': method {self.method!r} has no behaviour density"
+                )
+            if knobs.wp != 0:
+                raise KnobError(
+                    f"wp = {knobs.wp!r}: method {self.method!r} has no behaviour density; wp must "
+                    "be 0"
+                )
+
     def _decide(
         self,
         rows: np.ndarray,
@@ -208,11 +244,11 @@ class Policy:
         ways: Sequence[tuple[Shape, int, int]],
         seed: int | np.ndarray,
         t: int | np.ndarray | None,
-        deadline: float | None,
+        deadlines: Deadlines | None,
     ) -> Decision:
         """Decide with the knobs and the shape, block and limit of each row, or those of all."""
         batch = len(rows)
-        seeds = whole_numbers("seed", seed, batch, 2**32).astype(np.uint32)
+        seeds = whole_numbers("seed", seed, batch, 2**32, pairs=True).astype(np.uint32)
         steps = None if t is None else whole_numbers("t", t, batch, 2**31)
         if len(each) == 1:
             lam = np.full(batch, each[0].lam, np.float32)
@@ -225,7 +261,7 @@ class Policy:
                 for knobs, step in zip(each, at, strict=True)
             ]
             asked = split(rows, seeds, lam, np.array(wp, np.float32), ways)
-        results = search(self.backend, asked, deadline)
+        asked, results = search(self.backend, asked, deadlines)
         for group, result in zip(asked, results, strict=True):
             self._require_finite(group.rows, result)
             result["block"] = np.full(len(group.obs), group.block, np.int32)
@@ -240,7 +276,7 @@ class Policy:
         """The knobs of each row, or those of all as the only ones."""
         knobs = self.default_knobs if knobs is None else knobs
         if isinstance(knobs, Knobs):
-            self._require_models(knobs)
+            self.require_models(knobs)
             return [knobs]
         if not isinstance(knobs, list | tuple) or not all(isinstance(k, Knobs) for k in knobs):
             raise KnobError(f"knobs = {knobs!r}: must be gemrl.Knobs, or a list of them")
@@ -251,7 +287,7 @@ class Policy:
                 f"knobs has {len(knobs)} entries: must be {rows}, one for each observation"
             )
         for one in set(knobs):
-            self._require_models(one)
+            self.require_models(one)
         return list(knobs)
 
     def _mixture(self, net: MixtureNet, obs: Any) -> Mixture:
@@ -276,20 +312,6 @@ class Policy:
             f"the observation in row {row if rows is None else rows[row]} is so large that scores "
             "are not finite any more; it cannot be of the kind that the policy was trained on"
         )
-
-    def _require_models(self, knobs: Knobs) -> None:
-        if not self._has_critics and knobs.n > 0:
-            raise KnobError(f"n = {knobs.n}: method {self.method!r} has no critics; n must be 0")
-        if not self._has_density:
-            if knobs.source == "behavior":
-                raise KnobError(
-                    f"source = 'behavior': method {self.method!r} has no behaviour density"
-                )
-            if knobs.wp != 0:
-                raise KnobError(
-                    f"wp = {knobs.wp!r}: method {self.method!r} has no behaviour density; wp must "
-                    "be 0"
-                )
 
 
 def load(run: str | Path, backend: str = "auto") -> Policy:

@@ -2,11 +2,14 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from gemrl.decide.backend import Backend, Scored, Shape, seed_pairs
+from gemrl.decide.checks import deadline_after
 from gemrl.decide.decision import PER_CANDIDATE
 
 # Candidates scored together where only a deadline is given: a tenth or so of the usual 1024, and
@@ -54,40 +57,80 @@ def split(
     ]
 
 
+class Deadlines:
+    """When the search of each row must begin no further chunk, by `time.perf_counter()`.
+
+    They may be brought forward by another thread while the search runs.
+    """
+
+    def __init__(self, at: np.ndarray) -> None:
+        self.at = np.array(at, np.float64)
+
+    @staticmethod
+    def after(milliseconds: float | np.ndarray, rows: int) -> "Deadlines":
+        """So many milliseconds from now, one number for all rows or one for each."""
+        return Deadlines(deadline_after(milliseconds, rows))
+
+    def bring_forward(self, moment: float) -> None:
+        """Let every row's search end by this moment."""
+        np.minimum(self.at, moment, out=self.at)
+
+    def passed(self, rows: np.ndarray | None) -> np.ndarray:
+        """Which of these rows (None: all) begin no chunk any more."""
+        at = self.at if rows is None else self.at[rows]
+        return at <= time.perf_counter()
+
+
 def search(
-    backend: Backend, asked: Sequence[Asked], deadline: float | None = None
-) -> list[dict[str, np.ndarray]]:
-    """The fields of each group's records.
+    backend: Backend, asked: Sequence[Asked], deadlines: Deadlines | None = None
+) -> tuple[list[Asked], list[dict[str, np.ndarray]]]:
+    """The fields of each group's records, and the groups.
 
     Groups take turns, a chunk at a time. The first chunk of each is always scored; no other begins
-    once `time.perf_counter()` has reached the deadline.
+    once the deadline has passed. Rows whose deadline comes before others' leave their group.
     """
-    searches = [_Search(backend, group) for group in asked]
-    waiting = [one for one in searches if not one.finished]
+    found = [_Search.begin(backend, group) for group in asked]
+    waiting = [one for one in found if not one.finished]
     while waiting:
+        going = []
         for one in waiting:
-            if deadline is not None and time.perf_counter() >= deadline:
-                return [one.result() for one in searches]
+            if deadlines is not None:
+                late = deadlines.passed(one.asked.rows)
+                if late.all():
+                    continue
+                if late.any():
+                    found.remove(one)
+                    ended, one = one.part(late), one.part(~late)
+                    found += [ended, one]
             one.score_chunk()
-        waiting = [one for one in waiting if not one.finished]
-    return [one.result() for one in searches]
+            if not one.finished:
+                going.append(one)
+        waiting = going
+    return [one.asked for one in found], [one.result() for one in found]
 
 
+@dataclass(eq=False)
 class _Search:
     """A candidate set that grows by chunks; one that needs no chunks is decided in one shot."""
 
-    def __init__(self, backend: Backend, asked: Asked) -> None:
-        self.backend = backend
-        self.asked = asked
-        self.scored = 0
-        self.chunks: list[Scored] = []
-        self.whole: dict[str, np.ndarray] | None = None
+    backend: Backend
+    asked: Asked
+    begun: Any = None
+    chunks: list[Scored] = field(default_factory=list)
+    scored: int = 0
+    whole: dict[str, np.ndarray] | None = None
+
+    @staticmethod
+    def begin(backend: Backend, asked: Asked) -> "_Search":
+        """A search whose first chunk is scored, or all where there is only one."""
+        one = _Search(backend, asked)
         if asked.block == asked.shape.candidates:
-            self.whole = backend.decide(asked.obs, asked.seeds, asked.lam, asked.wp, asked.shape)
-            self.scored = asked.limit
+            one.whole = backend.decide(asked.obs, asked.seeds, asked.lam, asked.wp, asked.shape)
+            one.scored = asked.limit
         else:
-            self.begun = backend.begin(asked.obs, asked.seeds)
-            self.score_chunk()
+            one.begun = backend.begin(asked.obs, asked.seeds)
+            one.score_chunk()
+        return one
 
     @property
     def finished(self) -> bool:
@@ -98,6 +141,21 @@ class _Search:
         count = min(self.asked.block, self.asked.limit - self.scored)
         self.chunks.append(self.backend.score(self.begun, self.asked.shape, self.scored, count))
         self.scored += count
+
+    def part(self, taken: np.ndarray) -> "_Search":
+        """The same search of some of its rows."""
+        asked, taken = self.asked, np.flatnonzero(taken)
+        rows = taken if asked.rows is None else asked.rows[taken]
+        smaller = asked._replace(
+            rows=rows,
+            obs=asked.obs[taken],
+            seeds=seed_pairs(asked.seeds, len(asked.obs))[taken],
+            lam=asked.lam[taken],
+            wp=asked.wp[taken],
+        )
+        begun = jax.tree.map(lambda x: x[taken], self.begun)
+        chunks = [Scored(*(x[taken] for x in chunk)) for chunk in self.chunks]
+        return _Search(self.backend, smaller, begun, chunks, self.scored)
 
     def result(self) -> dict[str, np.ndarray]:
         """The fields of the record, from all that was scored."""

@@ -50,6 +50,19 @@ class Verdict:
             executed_joint_p=None if executed is None else executed[index],
         )
 
+    def as_batch(self) -> "Verdict":
+        """One verdict as a batch of one."""
+        parts: dict[str, Any] = {
+            name: {gate: np.asarray(values)[None] for gate, values in getattr(self, name).items()}
+            for name in ("scores", "p", "adjusted")
+        }
+        return Verdict(
+            **parts,
+            joint_p=np.asarray(self.joint_p)[None],
+            alpha=self.alpha,
+            rung=np.asarray(self.rung)[None],
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain numbers, words and lists of them, with the flags."""
         by_gate = {

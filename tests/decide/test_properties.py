@@ -184,15 +184,6 @@ def candidates_and_scores(backend):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux sets a process's cores")
-def own_cache(backend):
-    """Where this process keeps what numba compiled, so that another need not compile it again."""
-    if backend == "jax":
-        return {}
-    from gemrl.decide.fast.cache import FOLDER
-
-    return {"GEMRL_HOME": str(FOLDER.parents[1])}
-
-
 def test_candidates_do_not_depend_on_the_number_of_threads(backend, tmp_path):
     code = (
         "import os, sys\n"
@@ -207,7 +198,7 @@ def test_candidates_do_not_depend_on_the_number_of_threads(backend, tmp_path):
     folders = [str(Path(__file__).parent), *sys.path]
     subprocess.run(
         [sys.executable, "-c", code, backend, str(kept)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)} | own_cache(backend),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
         check=True,
     )
     with np.load(kept) as one_core:
