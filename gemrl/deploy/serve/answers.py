@@ -1,0 +1,120 @@
+"""What is answered: a decision as plain values, with its audits, gates and timings."""
+
+from typing import Any
+
+import numpy as np
+
+from gemrl.decide.decision import Decision
+from gemrl.decide.policy import Policy
+from gemrl.decide.verdict import Verdict
+from gemrl.deploy.serve.decider import Outcome
+from gemrl.maths.mixture import Mixture
+
+AUDITS = ("log_support", "support_z", "violation", "collapse_dist")
+
+
+def answer(outcome: Outcome, policy: Policy) -> dict[str, Any]:
+    """The answer to a request; for a batch each field of a row is a list."""
+    ask = outcome.ask
+    rows = [_row(decision, ask.knobs.anchor != "none") for decision in outcome.decisions]
+    fields = rows[0] if ask.single else _listed(rows)
+    fields |= {
+        "knobs": ask.knobs.to_json(),
+        "seed": plain(ask.seed),
+        "t": plain(ask.t),
+        "episode": ask.episode,
+        "fallback": outcome.fallback,
+        "digest": policy.digest,
+        "backend": policy.backend.name,
+        "timings": timings(outcome),
+    }
+    if ask.detail:
+        fields["detail"] = detail(outcome.decisions[0], policy, ask.rows[0])
+    return fields
+
+
+def timings(outcome: Outcome) -> dict[str, float]:
+    """Milliseconds in the queue, in deciding, and from the request's arrival to the decision."""
+    arrived, started, finished = outcome.ask.arrived, outcome.started, outcome.finished
+    return {
+        "queue_ms": round(1e3 * (started - arrived), 4),
+        "decide_ms": round(1e3 * (finished - started), 4),
+        "total_ms": round(1e3 * (finished - arrived), 4),
+    }
+
+
+def audits(decision: Decision) -> dict[str, dict[str, Any]]:
+    """The four audits of the chosen candidate and of the executed action."""
+    chosen = int(decision.chosen)
+    return {
+        "chosen": {
+            "log_support": plain(decision.log_support[chosen]),
+            "support_z": plain(decision.support_z[chosen]),
+            "violation": bool(decision.violation),
+            "collapse_dist": plain(decision.collapse_dist),
+        },
+        "executed": {name: plain(getattr(decision, f"executed_{name}")) for name in AUDITS},
+    }
+
+
+def gates(decision: Decision) -> dict[str, Any] | None:
+    """What the gates said, in short."""
+    if not isinstance(decision.verdict, Verdict):
+        return None
+    said = decision.verdict.to_json()
+    return {name: said[name] for name in ("p", "flags", "joint_p", "flagged", "alpha")}
+
+
+def rung(decision: Decision) -> str:
+    """What was executed: the search's action, or a rung of the guard's ladder."""
+    return str(decision.verdict.rung) if isinstance(decision.verdict, Verdict) else "search"
+
+
+def detail(decision: Decision, policy: Policy, obs: np.ndarray) -> dict[str, Any]:
+    """All candidates and both mixtures of one decision."""
+    return {
+        **{
+            name: plain(getattr(decision, name))
+            for name in ("candidates", "score", "lcb", "support_z", "log_support")
+        },
+        "actor": _mixture(policy.actor(obs)),
+        "behavior": None if policy.models.behavior is None else _mixture(policy.behavior(obs)),
+    }
+
+
+def _row(decision: Decision, anchored: bool) -> dict[str, Any]:
+    chosen = int(decision.chosen)
+    return {
+        "action": plain(decision.action),
+        "anchor": plain(decision.candidates[0]) if anchored else None,
+        "n_scored": int(decision.n_scored),
+        "block": int(decision.block),
+        "chosen": chosen,
+        "score": plain(decision.score[chosen]),
+        "lcb": plain(decision.lcb[chosen]),
+        "wp": float(decision.wp),
+        "audit": audits(decision),
+        "gates": gates(decision),
+        "rung": rung(decision),
+    }
+
+
+def _listed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _mixture(mixture: Mixture) -> dict[str, Any]:
+    return {
+        "weights": np.exp(mixture.log_weights).tolist(),
+        "means": np.asarray(mixture.means).tolist(),
+        "stds": np.asarray(mixture.stds).tolist(),
+    }
+
+
+def plain(value: Any) -> Any:
+    """Lists, numbers and truth values; what is not finite becomes null."""
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        finite, array = np.isfinite(array), array.astype(object)
+        array[~finite] = None
+    return array.tolist()

@@ -1,0 +1,291 @@
+"""The routes: the OpenPI wire at the root, JSON under /v1, health, metrics and the page."""
+
+import asyncio
+import html
+import json
+import time
+import traceback
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from gemrl.deploy.serve import wire
+from gemrl.deploy.serve.door import COOKIE, CSP, App, Door
+from gemrl.deploy.serve.openapi import description
+from gemrl.deploy.serve.requests import from_json
+from gemrl.deploy.serve.service import Service, as_json
+from gemrl.errors import GemrlError, OverloadError, RefusedError, RequestError
+
+PAGE = files("gemrl.deploy").joinpath("page")
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+# Bodies above this are read as JSON outside the event loop.
+LARGE_BODY = 65_536
+LONGEST_FORM = 4_096
+
+
+def application(service: Service) -> App:
+    """The ASGI application of a service."""
+    routes = Routes(service)
+    app = Starlette(
+        routes=[
+            WebSocketRoute("/", routes.wire),
+            Route("/", routes.page, methods=["GET"]),
+            Route("/static/{name}", routes.static, methods=["GET"]),
+            Route("/login", routes.login, methods=["POST"]),
+            Route("/v1/act", routes.act, methods=["POST"]),
+            Route("/v1/metadata", routes.metadata, methods=["GET"]),
+            Route("/v1/state", routes.state, methods=["GET"]),
+            Route("/v1/recent", routes.recent, methods=["GET"]),
+            Route("/healthz", routes.healthz, methods=["GET"]),
+            Route("/readyz", routes.readyz, methods=["GET"]),
+            Route("/metrics", routes.metrics, methods=["GET"]),
+            Route("/openapi.json", routes.openapi, methods=["GET"]),
+        ],
+        exception_handlers={HTTPException: routes.http_error, Exception: routes.own_error},
+    )
+    # A path with one slash too many is unknown, not somewhere else.
+    app.router.redirect_slashes = False
+    routes.door = Door(app, service, routes.sign_in)
+    return routes.door
+
+
+class Routes:
+    """What each route answers."""
+
+    door: Door
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._page = {
+            path.name: path.read_bytes()
+            for path in PAGE.iterdir()
+            if any(path.name.endswith(ending) for ending in KINDS)
+        }
+        self._metadata = service.metadata()
+        self._openapi = as_json(description(self._metadata))
+
+    async def act(self, request: Request) -> Response:
+        """POST /v1/act."""
+        arrived = time.perf_counter()
+        try:
+            body = await self._body(request, self.service.config.max_request_bytes)
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                return self._error(415, "RequestError", "the body must be application/json")
+            large = len(body) > LARGE_BODY
+            values = await asyncio.to_thread(from_json, body) if large else from_json(body)
+            _, answer = await self.service.act(values, "http", arrived)
+        except GemrlError as error:
+            return self._gemrl_error(error)
+        return self._json(answer)
+
+    async def wire(self, socket: WebSocket) -> None:
+        """WebSocket /: metadata on connecting, then an answer to each message."""
+        await socket.accept()
+        try:
+            await socket.send_bytes(wire.pack(self._metadata))
+            while True:
+                message = await socket.receive()
+                arrived = time.perf_counter()
+                if message["type"] == "websocket.disconnect":
+                    return
+                reply = await self._reply(message.get("bytes"), arrived)
+                if isinstance(reply, bytes):
+                    await socket.send_bytes(reply)
+                else:
+                    await socket.send_text(reply)
+        except (WebSocketDisconnect, RuntimeError, OSError):
+            return  # The client has gone, perhaps in the middle of an answer.
+
+    async def _reply(self, message: bytes | None, arrived: float) -> bytes | str:
+        """The packed answer; a mistake becomes text, which the OpenPI client raises."""
+        try:
+            if message is None:
+                raise RequestError("the message is text: send msgpack as a binary frame")
+            outcome, answer = await self.service.act(wire.unpack(message), "websocket", arrived)
+        except GemrlError as error:
+            status = _status(error)
+            self.service.metrics.answered("websocket", status)
+            return json.dumps(_typed(error))
+        except Exception:
+            traceback.print_exc()
+            self.service.metrics.answered("websocket", 500)
+            return json.dumps(
+                {"error": {"type": "InternalError", "message": "see the server's log"}}
+            )
+        self.service.metrics.answered("websocket", 200)
+        actions = np.stack([decision.action for decision in outcome.decisions])
+        infer = {"infer_ms": answer["timings"]["decide_ms"]}
+        return wire.pack(answer | {"actions": actions, "server_timing": infer})
+
+    async def metadata(self, request: Request) -> Response:
+        """GET /v1/metadata."""
+        return self._json(self._metadata)
+
+    async def openapi(self, request: Request) -> Response:
+        """GET /openapi.json."""
+        return self._bytes(self._openapi)
+
+    async def state(self, request: Request) -> Response:
+        """GET /v1/state."""
+        try:
+            return self._json(self.service.state(_query(request, "row")))
+        except LookupError as error:
+            return self._error(404, "StateError", str(error))
+        except GemrlError as error:
+            return self._gemrl_error(error)
+
+    async def recent(self, request: Request) -> Response:
+        """GET /v1/recent."""
+        try:
+            after = _query(request, "after") or 0
+        except GemrlError as error:
+            return self._gemrl_error(error)
+        return self._json(await asyncio.to_thread(self.service.recent, after))
+
+    async def healthz(self, request: Request) -> Response:
+        """GET /healthz: the process lives."""
+        return self._bytes(b"OK\n", "text/plain")
+
+    async def readyz(self, request: Request) -> Response:
+        """GET /readyz: it decides without compiling."""
+        if self.service.ready and not self.service.draining:
+            return self._bytes(b"ready\n", "text/plain")
+        word = "stopping" if self.service.draining else "starting"
+        return self._gemrl_error(OverloadError(f"the server is {word}"))
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /metrics."""
+        return self._bytes(self.service.metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
+
+    async def page(self, request: Request) -> Response:
+        """GET /: the page."""
+        return self._bytes(self._page["index.html"], KINDS[".html"])
+
+    async def static(self, request: Request) -> Response:
+        """GET /static/NAME: a file of the page."""
+        name = request.path_params["name"]
+        ending = "." + name.rpartition(".")[2]
+        if name not in self._page or ending == ".html":
+            return self._error(404, "PathError", "there is nothing at this path")
+        return self._bytes(self._page[name], KINDS[ending])
+
+    async def login(self, request: Request) -> Response:
+        """POST /login: the page's token becomes a cookie."""
+        try:
+            form = parse_qs((await self._body(request, LONGEST_FORM)).decode("utf-8", "replace"))
+        except (GemrlError, ValueError):
+            form = {}
+        if self.service.config.token is not None:
+            token = form.get("token", [""])[0]
+            if not self.door.knows(token):
+                page = self.sign_in("That is not this server's token.")
+                return self._bytes(page, KINDS[".html"], status=401)
+        else:
+            token = None
+        answer = RedirectResponse("/", status_code=303)
+        if token is not None:
+            answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", path="/")
+        self.service.metrics.answered("http", 303)
+        return answer
+
+    def sign_in(self, message: str) -> bytes:
+        """The page that asks for the token."""
+        return self._page["login.html"].replace(b"<!--message-->", html.escape(message).encode())
+
+    async def http_error(self, request: Request, error: Exception) -> Response:
+        """A path or method that is not there."""
+        assert isinstance(error, HTTPException)
+        kind = {404: "PathError", 405: "MethodError"}.get(error.status_code, "RequestError")
+        said = {404: "there is nothing at this path", 405: "this path has another method"}
+        message = said.get(error.status_code, str(error.detail))
+        return self._error(error.status_code, kind, message, dict(error.headers or {}))
+
+    async def own_error(self, request: Request, error: Exception) -> Response:
+        """A defect of ours: the client learns nothing of our inside."""
+        return self._error(500, "InternalError", "see the server's log")
+
+    async def _body(self, request: Request, most: int) -> bytes:
+        """The body, no more of it than is allowed."""
+        said = request.headers.get("content-length", "0")
+        if said.isdigit() and int(said) > most:
+            raise _TooLargeError(f"the body has {said} bytes: {most} at most are taken")
+        parts, size = [], 0
+        try:
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise _TooLargeError(f"the body has more than {most} bytes")
+                parts.append(part)
+        except ClientDisconnect as error:
+            raise RequestError("the body ends before its length") from error
+        return b"".join(parts)
+
+    def _gemrl_error(self, error: GemrlError) -> Response:
+        headers = {}
+        if isinstance(error, OverloadError):
+            headers["retry-after"] = str(error.retry_after)
+        body = as_json(_typed(error))
+        return self._bytes(body, status=_status(error), headers=headers)
+
+    def _error(
+        self, status: int, kind: str, message: str, headers: dict[str, str] | None = None
+    ) -> Response:
+        body = as_json({"error": {"type": kind, "message": message}})
+        return self._bytes(body, status=status, headers=headers)
+
+    def _json(self, values: Any) -> Response:
+        return self._bytes(as_json(values))
+
+    def _bytes(
+        self,
+        body: bytes,
+        kind: str = "application/json",
+        status: int = 200,
+        headers: dict[str, str] | None = None,
+    ) -> Response:
+        self.service.metrics.answered("http", status)
+        headers = {
+            "cache-control": "no-store",
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "same-origin",
+            **({"content-security-policy": CSP} if kind == KINDS[".html"] else {}),
+            **(headers or {}),
+        }
+        return Response(body, status, headers, media_type=kind)
+
+
+class _TooLargeError(RequestError):
+    """The body is larger than the server takes."""
+
+
+def _status(error: GemrlError) -> int:
+    """The HTTP status of an error."""
+    if isinstance(error, OverloadError):
+        return 503
+    if isinstance(error, RefusedError):
+        return 422
+    return 413 if isinstance(error, _TooLargeError) else 400
+
+
+def _typed(error: GemrlError) -> dict[str, Any]:
+    kind = "RequestError" if isinstance(error, _TooLargeError) else type(error).__name__
+    return {"error": {"type": kind, "message": str(error)}}
+
+
+def _query(request: Request, name: str) -> int | None:
+    """A whole number of the query, where it has one."""
+    given = request.query_params.get(name)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and len(given) <= 15):
+        raise RequestError(f"{name} = {given[:64]!r}: must be a whole number of at least 0")
+    return int(given)

@@ -1,0 +1,301 @@
+"""Requests that wait, decided in batches by a thread of its own, so that the server never blocks.
+
+What waits when the thread is free is decided together, the nearest deadline first. A request that
+cannot be answered in time is turned away at once, or answered with the anchor, as configured. One
+that was decided too late is turned away too: a stale action is worse than none.
+"""
+
+import asyncio
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemrl.decide.search import CHUNK, Deadlines
+from gemrl.deploy.serve.decider import Decider, Job, Outcome
+from gemrl.deploy.serve.requests import Ask
+from gemrl.errors import OverloadError
+
+# What passes between a decision and its answer on the wire, beside the measured cost.
+REPLY_SECONDS = 1e-3
+# A batch that nobody may interrupt takes no longer than this, where it has several requests.
+SLICE_SECONDS = 0.02
+# One hiccup of the machine must not turn away what follows.
+MOST_SLOWED = 20.0
+# With overload="anchor" this many times the queue may wait, since anchors are soon decided.
+ANCHORS_WAITING = 4
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A request in the queue and where its answer goes."""
+
+    ask: Ask
+    answer: "asyncio.Future[Outcome]"
+    deadline: float
+    """When it is given up, by `time.perf_counter()`."""
+    fallback: str | None = None
+
+
+class Costs:
+    """What deciding costs: a number of seconds for a row and each candidate, and a factor.
+
+    The two are measured once. The factor follows what the machine's other work makes of them: up
+    fast, down slowly.
+    """
+
+    def __init__(self) -> None:
+        self.row = 1e-4
+        self.candidate = 1e-6
+        self.factor = 1.0
+
+    def measure(self, decide: Callable[[int], None], most: int) -> None:
+        """Time decisions with no candidate and with `most` of them."""
+        self.row = min(_timed(decide, 0) for _ in range(5))
+        if most:
+            all_of_them = min(_timed(decide, most) for _ in range(5))
+            self.candidate = max(0.0, all_of_them - self.row) / most
+
+    def seconds(self, rows: int, candidates: int) -> float:
+        """What so many rows with so many candidates each should take now."""
+        return self.factor * rows * (self.row + self.candidate * candidates)
+
+    def learn(self, expected: float, took: float) -> None:
+        """Compare what was expected (at the present factor) with what it took."""
+        ratio = min(MOST_SLOWED, self.factor * took / max(expected, 1e-9))
+        weight = 0.2 if ratio > self.factor else 0.02
+        self.factor = max(1.0, self.factor + weight * (ratio - self.factor))
+
+
+class Engine:
+    """The queue and the thread that decides."""
+
+    def __init__(
+        self,
+        decider: Decider,
+        *,
+        queue: int,
+        batch: int,
+        wait_ms: float,
+        overload: str,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        """At most `queue` observations wait, none longer than `wait_ms`; `batch` are decided
+        together. `done` hears of every outcome that was answered, in the deciding thread.
+        """
+        self.decider = decider
+        self.queue = queue
+        self.batch = batch
+        self.wait = wait_ms / 1000
+        self.overload = overload
+        self.done = done
+        self.costs = Costs()
+        self.shed: dict[str, int] = {"queue": 0, "deadline": 0, "stopping": 0, "late": 0}
+        self.batches = 0
+        self._waiting: list[Waiting] = []
+        self._rows_waiting = 0
+        self._running: Deadlines | None = None
+        self._ending = 0.0
+        self._deciding = 0
+        self._stopping = False
+        self._wake = threading.Condition()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._work, name="deciding", daemon=True)
+
+    def start(self) -> None:
+        """Begin to decide for the event loop that runs here."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Turn away what still waits, and end the thread."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def waiting(self) -> int:
+        """Observations in the queue."""
+        return self._rows_waiting
+
+    @property
+    def busy(self) -> bool:
+        """Is any request waiting or being decided?"""
+        return bool(self._waiting) or self._deciding > 0
+
+    def submit(self, ask: Ask) -> "asyncio.Future[Outcome]":
+        """Put a request into the queue, from an event loop; the future has its outcome."""
+        assert self._loop is not None
+        limit = self.wait if ask.deadline_ms is None else ask.deadline_ms / 1000
+        one = Waiting(ask, self._loop.create_future(), ask.arrived + limit)
+        rows = len(ask.rows)
+        with self._wake:
+            if self._stopping:
+                self.shed["stopping"] += 1
+                raise OverloadError("the server is stopping: ask another, or again later")
+            full = self._rows_waiting + rows > self.queue
+            if full and self.overload == "anchor":
+                one.ask, one.fallback = ask.at_the_anchor(), "overload"
+                full = self._rows_waiting + rows > ANCHORS_WAITING * self.queue
+            if full and self._waiting:
+                self.shed["queue"] += 1
+                raise OverloadError(
+                    f"{self._rows_waiting} observations wait already: ask again later"
+                )
+            self._waiting.append(one)
+            self._rows_waiting += rows
+            if self._running is not None:
+                # A search that may end early makes room for this one.
+                self._running.bring_forward(self._latest_start(one) - self._ending)
+            self._wake.notify()
+        return one.answer
+
+    def _least(self, one: Waiting) -> float:
+        """Seconds that a request takes at least: its first chunk, or all where it has no deadline.
+
+        Twice what it should take, since it must be in time more often than not.
+        """
+        ask = one.ask
+        first = ask.candidates if ask.deadline_ms is None else min(CHUNK, ask.candidates)
+        return 2 * self.costs.seconds(len(ask.rows), first)
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                while not self._waiting and not self._stopping:
+                    self._wake.wait()
+                if self._stopping:
+                    left, self._waiting = self._waiting, []
+                    self._answer(
+                        [(one, self._shed("stopping", "the server is stopping")) for one in left]
+                    )
+                    return
+                taken = self._take()
+                self._running = self._deadlines(taken)
+            if taken:
+                self._decide(taken, self._running)
+            with self._wake:
+                self._running, self._deciding = None, 0
+
+    def _take(self) -> list[Waiting]:
+        """The next batch, the nearest deadline first; what cannot be in time is turned away."""
+        now = time.perf_counter()
+        taken: list[Waiting] = []
+        left: list[Waiting] = []
+        away: list[tuple[Waiting, Outcome | Exception]] = []
+        rows, seconds, fixed = 0, REPLY_SECONDS, 0.0
+        for one in sorted(self._waiting, key=lambda one: one.deadline):
+            if one.answer.cancelled():
+                continue
+            least = self._least(one)
+            if now + least + REPLY_SECONDS > one.deadline and not self._to_the_anchor(one, now):
+                said = "it cannot be decided before its deadline: ask again later"
+                away.append((one, self._shed("deadline", said)))
+                continue
+            least, count = self._least(one), len(one.ask.rows)
+            whole = 0.0 if one.ask.deadline_ms is not None else least
+            fits = (
+                rows + count <= self.batch
+                and now + seconds + least <= one.deadline
+                and fixed + whole <= SLICE_SECONDS
+            )
+            if taken and not fits:
+                left.append(one)
+                continue
+            taken.append(one)
+            rows, seconds, fixed = rows + count, seconds + least, fixed + whole
+        self._answer(away)
+        self._waiting = left
+        self._rows_waiting = sum(len(one.ask.rows) for one in left)
+        self._deciding = len(taken)
+        return taken
+
+    def _to_the_anchor(self, one: Waiting, now: float) -> bool:
+        """Fall to the anchor where that is configured and still in time."""
+        if self.overload != "anchor":
+            return False
+        anchor = one.ask.at_the_anchor()
+        if now + 2 * self.costs.seconds(len(anchor.rows), 1) + REPLY_SECONDS > one.deadline:
+            return False
+        one.ask, one.fallback = anchor, "overload"
+        return True
+
+    def _deadlines(self, taken: Sequence[Waiting]) -> Deadlines:
+        """When each search must stop so that ranking and the answer are in time."""
+        rows = sum(len(one.ask.rows) for one in taken)
+        chunk = self.costs.seconds(rows, CHUNK)
+        # Ranking reads every candidate once, which costs little beside the critics.
+        ranked = [(one, 0.1 * self.costs.seconds(rows, one.ask.candidates)) for one in taken]
+        at = [one.deadline - REPLY_SECONDS - 2 * chunk - cost for one, cost in ranked]
+        deadlines = Deadlines(np.array(at))
+        # What a search takes to end once it is told to: the chunk that it is at, and ranking.
+        self._ending = chunk + max((cost for _, cost in ranked), default=0.0)
+        if self._waiting:
+            latest = min(self._latest_start(one) for one in self._waiting)
+            deadlines.bring_forward(latest - self._ending)
+        return deadlines
+
+    def _latest_start(self, one: Waiting) -> float:
+        """When a request must begin at the latest, so that its answer is in time."""
+        return one.deadline - self._least(one) - 2 * REPLY_SECONDS
+
+    def _decide(self, taken: list[Waiting], deadlines: Deadlines) -> None:
+        jobs = [Job(one.ask, one.fallback) for one in taken]
+        started = time.perf_counter()
+        try:
+            found = self.decider.decide(jobs, deadlines)
+        except Exception as error:
+            # A defect of ours must not end the thread: all who come later would wait for ever.
+            traceback.print_exc()
+            self._answer([(one, error) for one in taken])
+            return
+        now = time.perf_counter()
+        self.batches += 1
+        expected, answers, outcomes = 0.0, [], []
+        for one, outcome in zip(taken, found, strict=True):
+            if isinstance(outcome, Outcome):
+                scored = sum(int(decision.n_scored) for decision in outcome.decisions)
+                expected += self.costs.seconds(1, scored)
+                if now > one.deadline:
+                    outcome = self._shed("late", "it was decided after its deadline")
+                else:
+                    outcomes.append(outcome)
+            answers.append((one, outcome))
+        self._answer(answers)
+        if expected:
+            self.costs.learn(expected, now - started)
+        for outcome in outcomes:
+            self.done(outcome)
+
+    def _shed(self, reason: str, message: str) -> OverloadError:
+        self.shed[reason] += 1
+        return OverloadError(message)
+
+    def _answer(self, answers: Sequence[tuple[Waiting, Outcome | Exception]]) -> None:
+        """Hand answers to the event loop, all in one call."""
+        assert self._loop is not None
+        if answers and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_settle, answers)
+
+
+def _settle(answers: Sequence[tuple[Waiting, Outcome | Exception]]) -> None:
+    for one, outcome in answers:
+        if one.answer.done():
+            continue  # Whoever asked has gone.
+        if not isinstance(outcome, Outcome):
+            one.answer.set_exception(outcome)
+        elif outcome.refusal is not None:
+            one.answer.set_exception(outcome.refusal)
+        else:
+            one.answer.set_result(outcome)
+
+
+def _timed(decide: Callable[[int], None], count: int) -> float:
+    start = time.perf_counter()
+    decide(count)
+    return time.perf_counter() - start

@@ -1,0 +1,208 @@
+"""A server in this thread until a signal comes, or in a thread of its own."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gemrl.decide.policy import Policy
+from gemrl.deploy.serve.app import application
+from gemrl.deploy.serve.config import ServeConfig
+from gemrl.deploy.serve.service import Service, as_json
+from gemrl.errors import ConfigError
+
+# How long a thread may hold the interpreter while another waits for it: the deciding thread and the
+# event loop hand over to one another several times in a request.
+SWITCH_SECONDS = 5e-4
+
+
+class Server:
+    """Serves a policy. As a context manager it runs in a thread, from when it is ready."""
+
+    def __init__(self, policy: Policy, config: ServeConfig | None = None, **parts: Any) -> None:
+        """For the `parts` see `Service`. The port is bound now, so that a taken one fails here."""
+        self.config = ServeConfig() if config is None else config
+        self.config.require_token()
+        self.service = Service(policy, self.config, **parts)
+        self.socket = _bound(self.config.host, self.config.port)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at."""
+        return self.socket.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """The address for browsers and HTTP."""
+        host = self.config.host
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+        return f"http://{f'[{host}]' if ':' in host and '[' not in host else host}:{self.port}"
+
+    def run(self, on_ready: Callable[[], None]) -> None:
+        """Serve until SIGTERM or SIGINT, then finish what was taken."""
+        self._run(on_ready, signals=True)
+        if self._failure is not None:
+            raise self._failure
+
+    def __enter__(self) -> "Server":
+        def work() -> None:
+            try:
+                self._run(self._started.set, signals=False)
+            except BaseException as error:
+                self._failure = error
+            finally:
+                self._started.set()
+
+        self._thread = threading.Thread(target=work, name="serving", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Drain and end the thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._begin_to_stop)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, on_ready: Callable[[], None], signals: bool) -> None:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._serve(on_ready, signals))
+
+    async def _serve(self, on_ready: Callable[[], None], signals: bool) -> None:
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self._loop = asyncio.get_running_loop()
+        config = self.config
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                application(self.service),
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                http=_Http,
+                ws="websockets-sansio",
+                ws_max_size=config.max_request_bytes,
+                # Compression would cost more than it saves on this wire, and bombs come in it.
+                ws_per_message_deflate=False,
+                # Beyond our own count of requests there are connections that have sent nothing yet.
+                limit_concurrency=2 * config.connections + 16,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        logging.getLogger("uvicorn.error").addFilter(_is_news)
+        if signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._begin_to_stop)
+        self.service.engine.start()
+        getting_ready = asyncio.create_task(self._get_ready(on_ready))
+        try:
+            await self._uvicorn.serve(sockets=[self.socket])
+        finally:
+            getting_ready.cancel()
+            await asyncio.to_thread(self.service.close)
+            self.socket.close()
+
+    async def _get_ready(self, on_ready: Callable[[], None]) -> None:
+        """Compile while the port answers already: alive, and not ready."""
+        try:
+            await asyncio.to_thread(self.service.warm_up)
+        except Exception as error:
+            self._failure = error
+            self._uvicorn.should_exit = True
+            return
+        # What was compiled stays for good: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self.service.ready = True
+        on_ready()
+
+    def _begin_to_stop(self) -> None:
+        if not self.service.draining:
+            self.service.draining = True
+            self._stopping = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        """Take nothing new, wait for what was taken, then end."""
+        assert self._loop is not None
+        end = self._loop.time() + self.config.drain_seconds
+        while self.service.in_progress and self._loop.time() < end:
+            await asyncio.sleep(0.01)
+        # Answers that were just made are still on their way out.
+        await asyncio.sleep(0.05)
+        self._uvicorn.should_exit = True
+
+
+class _Http(HttpToolsProtocol):
+    """HTTP whose answer to what is no HTTP is typed too."""
+
+    def send_400_response(self, msg: str) -> None:
+        body = as_json({"error": {"type": "RequestError", "message": "this is not HTTP"}})
+        head = (
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of Uvicorn's belongs on the screen: anybody can cause these, as often as
+    they like, and the counts of /metrics have them.
+    """
+    noise = (
+        "Invalid HTTP request received.",
+        "ASGI callable returned without completing handshake.",
+    )
+    return record.getMessage() not in noise
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn that leaves signals to us: it would cut off requests that wait for a decision."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop, on the systems that have it."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror}") from error
+    listening.setblocking(False)
+    return listening
