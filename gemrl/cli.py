@@ -35,6 +35,8 @@ from gemrl.data_commands import (
 )
 from gemrl.errors import ConfigError, GemrlError, KnobError
 from gemrl.evaluation_commands import ReproduceArgs, SweepArgs, reproduce, sweep
+from gemrl.export_command import ExportArgs, export
+from gemrl.serve_command import ReplayArgs, replay, serve, serve_parser
 from gemrl.train_command import train, train_parser
 from gemrl.tune_command import TuneArgs, tune
 
@@ -174,6 +176,9 @@ COMMANDS: dict[str, Command] = {
     "tune": (lambda _: TuneArgs, tune, "choose knobs with no environment, or with a few episodes"),
     "audit": (lambda _: AuditArgs, audit, "judge a policy on its dataset, with no environment"),
     "reproduce": (lambda _: ReproduceArgs, reproduce, "a table or figure of the paper"),
+    "export": (lambda _: ExportArgs, export, "the whole decision as one ONNX file, or check one"),
+    "serve": (serve_parser, serve, "actions over WebSocket and HTTP, with a page"),
+    "replay": (lambda _: ReplayArgs, replay, "decide again what a server's log holds"),
     "report": (lambda _: ReportArgs, report, "one HTML page out of rows and bundles"),
 }
 

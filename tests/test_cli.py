@@ -40,6 +40,12 @@ FLAGS = {
     ],
     "audit": ["--n", "--lam", "--wp", "--dataset", "--states", "--json"],
     "report": ["--out"],
+    "export": ["--n", "--lam", "--wp", "--k-smooth", "--fixed-n", "--batch", "--verify", "--json"],
+    "serve": [
+        *("--host", "--port", "--token", "--token-file", "--profiles", "--gates", "--ladder"),
+        *("--deadline-ms", "--overload", "--shadow", "--states", "--log", "--redact", "--n"),
+    ],
+    "replay": ["--run", "--json"],
 }
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import gemrl
+from gemrl.deploy.serve.costs import Costs
 from gemrl.deploy.serve.decider import Decider
-from gemrl.deploy.serve.engine import Costs, Engine
+from gemrl.deploy.serve.engine import Engine
 from gemrl.deploy.serve.requests import Ask
 from gemrl.errors import OverloadError
 
@@ -225,6 +226,7 @@ def test_stopping_turns_away_what_waits(decider, observations):
 def test_costs_follow_a_machine_that_slows_down_and_recovers():
     costs = Costs()
     quick = costs.seconds(1, 100)
+    assert quick == pytest.approx(costs.call + costs.row + 100 * costs.candidate)
     for _ in range(30):
         costs.learn(costs.seconds(1, 100), 5 * quick)
     assert costs.seconds(1, 100) == pytest.approx(5 * quick, rel=0.05)

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import gemrl
 from gemrl.decide.gates import Gates
 from gemrl.deploy.serve import ServeConfig, Server
 
+ROOT = Path(__file__).parents[2]
 KNOBS = gemrl.Knobs(n=32, wp=0.5)
 SCHEDULE = gemrl.Knobs(n=8, wp=gemrl.Cosine(0.2, 10))
 PROFILES = {"careful": gemrl.Knobs(n=16, wp=2.0, k_smooth=4), "falling": SCHEDULE}
@@ -407,3 +410,14 @@ def test_a_policy_without_critics_is_served_at_its_anchor(maze_data, tmp_path, o
         assert answer["score"] is None
         status, _, answer = ask(server, observation=observations[0].tolist(), knobs={"n": 4})
         assert status == 400
+
+
+def test_the_client_in_the_documents_gets_the_policys_action(server, fast_policy, observations):
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    names = {"URL": server.url.replace("http", "ws"), "observation": observations[0]}
+    exec(compile(code, "deploy.md", "exec"), names)
+    answer = names["answer"]
+    decision = fast_policy.decide(observations[0], KNOBS, seed=answer["seed"])
+    assert names["action"] == decision.action.tolist()
+    assert answer["t"] == 0

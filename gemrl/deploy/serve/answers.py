@@ -1,10 +1,13 @@
 """What is answered: a decision as plain values, with its audits, gates and timings."""
 
+import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gemrl.decide.decision import Decision
+from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
 from gemrl.decide.verdict import Verdict
 from gemrl.deploy.serve.decider import Outcome
@@ -19,7 +22,7 @@ def answer(outcome: Outcome, policy: Policy) -> dict[str, Any]:
     rows = [_row(decision, ask.knobs.anchor != "none") for decision in outcome.decisions]
     fields = rows[0] if ask.single else _listed(rows)
     fields |= {
-        "knobs": ask.knobs.to_json(),
+        "knobs": _knobs(ask.knobs),
         "seed": plain(ask.seed),
         "t": plain(ask.t),
         "episode": ask.episode,
@@ -31,6 +34,11 @@ def answer(outcome: Outcome, policy: Policy) -> dict[str, Any]:
     if ask.detail:
         fields["detail"] = detail(outcome.decisions[0], policy, ask.rows[0])
     return fields
+
+
+@lru_cache(maxsize=1024)
+def _knobs(knobs: Knobs) -> dict[str, Any]:
+    return knobs.to_json()
 
 
 def timings(outcome: Outcome) -> dict[str, float]:
@@ -114,6 +122,9 @@ def _mixture(mixture: Mixture) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """Lists, numbers and truth values; what is not finite becomes null."""
     array = np.asarray(value)
+    if array.ndim == 0:  # Most of an answer, and no time lost on it.
+        number = array.item()
+        return None if isinstance(number, float) and not math.isfinite(number) else number
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         finite, array = np.isfinite(array), array.astype(object)
         array[~finite] = None

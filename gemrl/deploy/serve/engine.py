@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemrl.decide.search import CHUNK, Deadlines
+from gemrl.deploy.serve.costs import Costs
 from gemrl.deploy.serve.decider import Decider, Job, Outcome
 from gemrl.deploy.serve.requests import Ask
 from gemrl.errors import OverloadError
@@ -23,8 +24,6 @@ from gemrl.errors import OverloadError
 REPLY_SECONDS = 1e-3
 # A batch that nobody may interrupt takes no longer than this, where it has several requests.
 SLICE_SECONDS = 0.02
-# One hiccup of the machine must not turn away what follows.
-MOST_SLOWED = 20.0
 # With overload="anchor" this many times the queue may wait, since anchors are soon decided.
 ANCHORS_WAITING = 4
 
@@ -39,35 +38,14 @@ class Waiting:
     """When it is given up, by `time.perf_counter()`."""
     fallback: str | None = None
 
+    @property
+    def first(self) -> int:
+        """Candidates that are scored at least: a first chunk, or all where there is no deadline."""
+        count = self.ask.candidates
+        return count if self.ask.deadline_ms is None else min(CHUNK, count)
 
-class Costs:
-    """What deciding costs: a number of seconds for a row and each candidate, and a factor.
 
-    The two are measured once. The factor follows what the machine's other work makes of them: up
-    fast, down slowly.
-    """
-
-    def __init__(self) -> None:
-        self.row = 1e-4
-        self.candidate = 1e-6
-        self.factor = 1.0
-
-    def measure(self, decide: Callable[[int], None], most: int) -> None:
-        """Time decisions with no candidate and with `most` of them."""
-        self.row = min(_timed(decide, 0) for _ in range(5))
-        if most:
-            all_of_them = min(_timed(decide, most) for _ in range(5))
-            self.candidate = max(0.0, all_of_them - self.row) / most
-
-    def seconds(self, rows: int, candidates: int) -> float:
-        """What so many rows with so many candidates each should take now."""
-        return self.factor * rows * (self.row + self.candidate * candidates)
-
-    def learn(self, expected: float, took: float) -> None:
-        """Compare what was expected (at the present factor) with what it took."""
-        ratio = min(MOST_SLOWED, self.factor * took / max(expected, 1e-9))
-        weight = 0.2 if ratio > self.factor else 0.02
-        self.factor = max(1.0, self.factor + weight * (ratio - self.factor))
+Answers = Sequence[tuple[Waiting, Outcome | Exception]]
 
 
 class Engine:
@@ -84,7 +62,8 @@ class Engine:
         done: Callable[[Outcome], None],
     ) -> None:
         """At most `queue` observations wait, none longer than `wait_ms`; `batch` are decided
-        together. `done` hears of every outcome that was answered, in the deciding thread.
+        together. `done` hears of every outcome in the event loop, after whoever waits for it: it
+        must not hold up the answer.
         """
         self.decider = decider
         self.queue = queue
@@ -160,9 +139,7 @@ class Engine:
 
         Twice what it should take, since it must be in time more often than not.
         """
-        ask = one.ask
-        first = ask.candidates if ask.deadline_ms is None else min(CHUNK, ask.candidates)
-        return 2 * self.costs.seconds(len(ask.rows), first)
+        return 2 * self.costs.seconds(len(one.ask.rows), one.first)
 
     def _work(self) -> None:
         while True:
@@ -188,27 +165,28 @@ class Engine:
         taken: list[Waiting] = []
         left: list[Waiting] = []
         away: list[tuple[Waiting, Outcome | Exception]] = []
-        rows, seconds, fixed = 0, REPLY_SECONDS, 0.0
+        rows, seconds, fixed = 0, 2 * self.costs.seconds(0, 0) + REPLY_SECONDS, 0.0
         for one in sorted(self._waiting, key=lambda one: one.deadline):
             if one.answer.cancelled():
                 continue
-            least = self._least(one)
-            if now + least + REPLY_SECONDS > one.deadline and not self._to_the_anchor(one, now):
+            late = now + self._least(one) + REPLY_SECONDS > one.deadline
+            if late and not self._to_the_anchor(one, now):
                 said = "it cannot be decided before its deadline: ask again later"
                 away.append((one, self._shed("deadline", said)))
                 continue
-            least, count = self._least(one), len(one.ask.rows)
-            whole = 0.0 if one.ask.deadline_ms is not None else least
+            count = len(one.ask.rows)
+            cost = self.costs.seconds(count, one.first, calls=0)
+            whole = 0.0 if one.ask.deadline_ms is not None else cost
             fits = (
                 rows + count <= self.batch
-                and now + seconds + least <= one.deadline
+                and now + seconds + 2 * cost <= one.deadline
                 and fixed + whole <= SLICE_SECONDS
             )
             if taken and not fits:
                 left.append(one)
                 continue
             taken.append(one)
-            rows, seconds, fixed = rows + count, seconds + least, fixed + whole
+            rows, seconds, fixed = rows + count, seconds + 2 * cost, fixed + whole
         self._answer(away)
         self._waiting = left
         self._rows_waiting = sum(len(one.ask.rows) for one in left)
@@ -256,46 +234,40 @@ class Engine:
             return
         now = time.perf_counter()
         self.batches += 1
-        expected, answers, outcomes = 0.0, [], []
+        expected, answers, outcomes = self.costs.seconds(0, 0), [], []
         for one, outcome in zip(taken, found, strict=True):
             if isinstance(outcome, Outcome):
                 scored = sum(int(decision.n_scored) for decision in outcome.decisions)
-                expected += self.costs.seconds(1, scored)
+                rows = len(outcome.decisions)
+                expected += self.costs.seconds(rows, scored / rows, calls=0)
                 if now > one.deadline:
                     outcome = self._shed("late", "it was decided after its deadline")
                 else:
                     outcomes.append(outcome)
             answers.append((one, outcome))
-        self._answer(answers)
-        if expected:
-            self.costs.learn(expected, now - started)
-        for outcome in outcomes:
-            self.done(outcome)
+        self._answer(answers, outcomes)
+        self.costs.learn(expected, now - started)
 
     def _shed(self, reason: str, message: str) -> OverloadError:
         self.shed[reason] += 1
         return OverloadError(message)
 
-    def _answer(self, answers: Sequence[tuple[Waiting, Outcome | Exception]]) -> None:
+    def _answer(self, answers: Answers, outcomes: Sequence[Outcome] = ()) -> None:
         """Hand answers to the event loop, all in one call."""
         assert self._loop is not None
         if answers and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_settle, answers)
+            self._loop.call_soon_threadsafe(self._settle, answers, outcomes)
 
-
-def _settle(answers: Sequence[tuple[Waiting, Outcome | Exception]]) -> None:
-    for one, outcome in answers:
-        if one.answer.done():
-            continue  # Whoever asked has gone.
-        if not isinstance(outcome, Outcome):
-            one.answer.set_exception(outcome)
-        elif outcome.refusal is not None:
-            one.answer.set_exception(outcome.refusal)
-        else:
-            one.answer.set_result(outcome)
-
-
-def _timed(decide: Callable[[int], None], count: int) -> float:
-    start = time.perf_counter()
-    decide(count)
-    return time.perf_counter() - start
+    def _settle(self, answers: Answers, outcomes: Sequence[Outcome]) -> None:
+        assert self._loop is not None
+        for one, outcome in answers:
+            if one.answer.done():
+                continue  # Whoever asked has gone.
+            if not isinstance(outcome, Outcome):
+                one.answer.set_exception(outcome)
+            elif outcome.refusal is not None:
+                one.answer.set_exception(outcome.refusal)
+            else:
+                one.answer.set_result(outcome)
+        for outcome in outcomes:
+            self._loop.call_soon(self.done, outcome)

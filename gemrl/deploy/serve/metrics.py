@@ -27,6 +27,7 @@ class Metrics:
         self.requests = Counter(
             "gemrl_requests", "Answers by way and status", ["way", "status"], **make
         )
+        self._answers: dict[tuple[str, int], Counter] = {}
         self.decisions = Counter("gemrl_decisions", "Observations decided", **make)
         self.fallbacks = Counter(
             "gemrl_fallbacks", "Executed actions that are not the search's", ["to"], **make
@@ -51,7 +52,9 @@ class Metrics:
 
     def answered(self, way: str, status: int) -> None:
         """An answer of any kind was given."""
-        self.requests.labels(way, str(status)).inc()
+        if (way, status) not in self._answers:
+            self._answers[way, status] = self.requests.labels(way, str(status))
+        self._answers[way, status].inc()
         self.counts["errors"] += 400 <= status != 503
 
     def decided(self, outcome: Outcome) -> None:

@@ -226,7 +226,7 @@ def _get(
             "in": "query",
             "required": False,
             "description": text,
-            "schema": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
+            "schema": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1},
         }
         for parameter, text in (query or {}).items()
     ]

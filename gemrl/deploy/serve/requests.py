@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class Ask:
     arrived: float
     """When, by `time.perf_counter()`."""
 
-    @property
+    @cached_property
     def candidates(self) -> int:
         """Candidates of each row, anchor included."""
         return Shape.of(self.knobs).candidates
@@ -158,7 +158,13 @@ class Reader:
                 known = ", ".join(sorted(self.profiles)) or "none"
                 raise KnobError(f"profile = {str(profile)[:64]!r}: known are {known}")
             knobs = self.profiles[profile]
-        return knobs if given is None else knobs_over(knobs, given)
+        if given is None:
+            return knobs
+        if not isinstance(given, dict) or any(isinstance(v, dict | list) for v in given.values()):
+            return knobs_over(knobs, given)
+        # The same few settings come again and again. True and 1 are equal, and not the same.
+        items = [(name, type(value), value) for name, value in given.items()]
+        return _knobs_over(knobs, tuple(items))
 
     def _require_within(self, rows: int, knobs: Knobs) -> None:
         limits = self.limits
@@ -214,6 +220,11 @@ def knobs_over(knobs: Knobs, given: Any) -> Knobs:
             raise KnobError("wp must be a number, or a map with end, horizon and perhaps start")
         changed["wp"] = Cosine(**schedule)
     return dataclasses.replace(knobs, **changed)
+
+
+@lru_cache(maxsize=1024)
+def _knobs_over(knobs: Knobs, items: tuple[tuple[Any, type, Any], ...]) -> Knobs:
+    return knobs_over(knobs, {name: value for name, _, value in items})
 
 
 def from_json(body: bytes) -> Any:

@@ -99,10 +99,14 @@ class Service:
         if decider.shares_calls:
             largest = max(largest, min(1024, self.config.max_candidates))
 
-        def decide(count: int) -> None:
+        def decide(rows: int, count: int) -> None:
             found = [knobs for knobs in self._warm() if knobs.n == count]
             one = found[0] if found else dataclasses.replace(self.knobs, n=count)
-            self.policy.decide(obs, one, t=0)
+            if decider.shares_calls:
+                self.policy.decide(np.tile(obs, (rows, 1)), one, t=0)
+            else:
+                for _ in range(rows):
+                    self.policy.decide(obs, one, t=0)
 
         self.engine.costs.measure(decide, largest)
 

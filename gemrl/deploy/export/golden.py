@@ -1,0 +1,177 @@
+"""Golden decisions: what `policy.decide` answers to given states, noise and knobs.
+
+They travel with an exported file, so that any copy on any machine can be checked.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from gemrl.decide.backend import seed_pairs
+from gemrl.decide.decision import PER_CANDIDATE, Decision
+from gemrl.decide.knobs import Knobs
+from gemrl.decide.policy import Policy
+from gemrl.deploy.export.contract import Contract, Fixed
+from gemrl.maths.audits import VIOLATION_Z
+from gemrl.maths.mixture import sampling_noise
+
+SEED = 0
+POOL = 32
+"""States that are looked at; the clearest of them are kept."""
+KEPT = 4
+NUMBERS = 60_000
+"""Of noise, at most: a megabyte of JSON."""
+TOLERANCE = 1e-4
+"""Of an output's scale: rounding on other processors stays far below, half precision does not."""
+
+LAMS = (0.0, 0.5, 1.0, 2.0)
+WPS = (0.4, 0.0, 1.0, 3.0)
+
+
+class Case(NamedTuple):
+    """A way to call the graph at every golden state."""
+
+    knobs: list[Knobs]
+    """Of each state of the pool."""
+    given: tuple[str, ...]
+    """Knobs that the caller gives; the others have their defaults."""
+
+
+def noise_of(
+    seed: int | np.ndarray, rows: int, n: int, action_dim: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The noise that `policy.decide` draws: `gate_noise` [B, N] and `normal_noise` [B, N, A].
+
+    `seed` is an integer, or an array with one for each of the rows, as `decide` takes it.
+    """
+    pairs = seed_pairs(np.asarray(seed, np.uint32), rows)
+    gate, normal = _noise(pairs, n, action_dim)
+    return np.asarray(gate), np.asarray(normal)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _noise(pairs: Array, n: int, action_dim: int) -> tuple[Array, Array]:
+    def one(pair: Array) -> tuple[Array, Array]:
+        key = jax.random.fold_in(jax.random.key(pair[0]), pair[1])
+        return sampling_noise(key, n, action_dim)
+
+    return jax.vmap(one)(pairs)
+
+
+def states_near_data(policy: Policy) -> np.ndarray:
+    """Drawn from the scaler's mean and deviation, for where the dataset is not at hand."""
+    rng = np.random.default_rng(SEED)
+    normal = rng.standard_normal((POOL, policy.spec.obs_dim), np.float32)
+    return policy.spec.obs_mean + policy.spec.obs_std * normal
+
+
+def golden(
+    policy: Policy, knobs: Knobs, contract: Contract, fixed: Fixed | None, states: np.ndarray
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Golden decisions as plain values, and how far each output may be off."""
+    # The backend that serves every policy, and is the reference for the others.
+    policy = Policy(policy.bundle, "jax")
+    states = np.asarray(states, np.float32)[:POOL]
+    cases = _cases(policy, knobs, fixed, len(states))
+    decisions = [policy.decide(states, case.knobs, seed=SEED) for case in cases]
+    outputs = [_outputs(decision, contract) for decision in decisions]
+
+    most = max(case.knobs[0].n for case in cases)
+    wanted = NUMBERS // max(1, most * (policy.spec.action_dim + 1))
+    clearest = np.argsort(-_clarity(cases, decisions), kind="stable")
+    kept = np.sort(clearest[: min(KEPT, max(1, wanted))])
+    noise = noise_of(SEED, len(states), most, policy.spec.action_dim)
+    named = {port.name for port in contract.inputs}
+    plain: dict[str, Any] = {"observation": _numbers(states[kept])}
+    for name, values in zip(("gate_noise", "normal_noise"), noise, strict=True):
+        if name in named:
+            plain[name] = _numbers(values[kept])
+    plain["cases"] = [
+        {
+            "n": case.knobs[0].n,
+            "given": {name: _given(case, name, kept) for name in case.given if name in named},
+            "expected": {name: _numbers(values[kept]) for name, values in made.items()},
+        }
+        for case, made in zip(cases, outputs, strict=True)
+    ]
+    return plain, _tolerances(outputs, kept, policy.spec.action_half)
+
+
+def _cases(policy: Policy, knobs: Knobs, fixed: Fixed | None, rows: int) -> list[Case]:
+    """The calls: no candidates, one and many, with defaults and with knobs of each state."""
+    weighed = policy.models.behavior is not None
+    varied = [
+        replace(knobs, lam=LAMS[row % 4], wp=WPS[row % 4] if weighed else 0.0)
+        for row in range(rows)
+    ]
+    if fixed is not None:
+        return [Case([replace(one, n=fixed.n) for one in varied], ("lam", "wp"))]
+    if not policy.models.critics:
+        return [Case([knobs] * rows, ())]
+    few = [Case([replace(knobs, n=n, k_smooth=1)] * rows, ("k_smooth",)) for n in (0, 1)]
+    many = [
+        Case([replace(knobs, n=64)] * rows, ()),
+        Case([replace(one, n=64, k_smooth=4) for one in varied], ("lam", "wp", "k_smooth")),
+    ]
+    return few[knobs.anchor == "none" :] + many
+
+
+def _outputs(decision: Decision, contract: Contract) -> dict[str, np.ndarray]:
+    """A batch's decisions as the graph gives them: of the chosen candidate."""
+    index = decision.chosen[:, None]
+    return {
+        port.name: np.take_along_axis(getattr(decision, port.name), index, axis=1)[:, 0]
+        if port.name in PER_CANDIDATE
+        else getattr(decision, port.name)
+        for port in contract.outputs
+    }
+
+
+def _clarity(cases: list[Case], decisions: list[Decision]) -> np.ndarray:
+    """How far each state is from another choice or flag, so that rounding cannot change it."""
+    margins = []
+    for case, decision in zip(cases, decisions, strict=True):
+        k = case.knobs[0].k_smooth
+        best = -np.sort(-decision.score, axis=1)[:, : k + 1]
+        if best.shape[1] > 1:
+            margins.append(-np.diff(best, axis=1).max(axis=1) / np.abs(decision.score).max())
+        for z in (decision.chosen_support_z, decision.executed_support_z):
+            margins.append(np.abs(np.nan_to_num(z) - VIOLATION_Z))
+    return np.min(margins, axis=0)
+
+
+def _tolerances(
+    outputs: list[dict[str, np.ndarray]], kept: np.ndarray, action_half: np.ndarray
+) -> dict[str, float]:
+    """What each number may be off: a share of the largest, for actions of the bounds' width."""
+    allowed = {}
+    for name, first in outputs[0].items():
+        if first.dtype.kind != "f":
+            continue
+        scale = max(float(np.abs(made[name][kept]).max()) for made in outputs)
+        if name == "action":
+            scale = float(action_half.min())
+        elif name.endswith("collapse_dist"):
+            scale = float(action_half.max())
+        elif name.endswith("support_z"):
+            scale = max(scale, 1.0)
+        allowed[name] = TOLERANCE * scale
+    # A value and a support that cancel each other leave a score smaller than its rounding.
+    if "score" in allowed:
+        allowed["score"] = max(allowed["score"], allowed["lcb"])
+    return allowed
+
+
+def _given(case: Case, name: str, kept: np.ndarray) -> Any:
+    if name == "k_smooth":
+        return [case.knobs[0].k_smooth]
+    return _numbers(np.array([getattr(case.knobs[row], name) for row in kept], np.float32))
+
+
+def _numbers(array: np.ndarray) -> Any:
+    """Lists in which a float32 has no more digits than it needs to survive."""
+    return (array.astype(str).astype(float) if array.dtype.kind == "f" else array).tolist()

@@ -1,0 +1,174 @@
+"""Write a policy as `policy.onnx` with `policy.json` beside it, checked before they get there."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gemrl
+from gemrl.data.dataset import Dataset
+from gemrl.data.storage import atomic_path
+from gemrl.decide.knobs import MAX_CANDIDATES, Cosine, Knobs, whole_number
+from gemrl.decide.policy import Policy
+from gemrl.deploy.export.builder import OPSET, Builder
+from gemrl.deploy.export.contract import Contract, Fixed, contract_of
+from gemrl.deploy.export.golden import POOL, golden, states_near_data
+from gemrl.deploy.export.graph import decision
+from gemrl.deploy.export.verify import (
+    FORMAT,
+    VerifyError,
+    read_sidecar,
+    sidecar_digest,
+    sidecar_of,
+    verify,
+)
+from gemrl.errors import BundleError, ConfigError, GemrlError, KnobError
+
+UNITS = "environment units"
+MAX_BATCH = 2**16
+
+
+def export_policy(
+    policy: Policy,
+    out: str | Path,
+    knobs: Knobs | None = None,
+    *,
+    fixed: Fixed | None = None,
+    states: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Write the whole decision as an ONNX file; gives what `verify` says of it.
+
+    `knobs` are the defaults of the file: λ, w_p and k_smooth can be given anew at each call, n
+    follows from the noise, and source, anchor, support and value are fixed. With `fixed` all shapes
+    and k_smooth are constant. `states` [R, S] are where golden decisions are made; without them
+    they are drawn around the scaler's mean.
+    """
+    out = Path(out)
+    if out.suffix != ".onnx":
+        raise ConfigError(f"{out}: the name of an exported policy must end with .onnx")
+    _require_own(sidecar_of(out))
+    knobs = _checked(policy.default_knobs if knobs is None else knobs, fixed)
+    contract = contract_of(policy.models, policy.spec, knobs, fixed)
+    at = states_near_data(policy) if states is None else states
+    # First: the policy itself refuses knobs that its models cannot serve.
+    decisions, tolerance = golden(policy, knobs, contract, fixed, at)
+    data = build(policy, knobs, fixed)
+    sidecar = {
+        **_about(policy, knobs),
+        "file": out.name,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "opset": OPSET,
+        "fixed": None if fixed is None else fixed._asdict(),
+        **_ports(contract),
+        "golden": {"states": "scaler" if states is None else "dataset", **decisions},
+        "tolerance": tolerance,
+    }
+    sidecar["digest"] = sidecar_digest(sidecar)
+    with atomic_path(sidecar_of(out)) as new_sidecar, atomic_path(out) as new_model:
+        new_model.write_bytes(data)
+        new_sidecar.write_text(json.dumps(sidecar, sort_keys=True) + "\n", encoding="utf-8")
+        try:
+            found = verify(new_model, new_sidecar)
+        except VerifyError as error:
+            raise BundleError(f"{out} was not written: it fails its own check: {error}") from error
+    return found | {"file": str(out), "sidecar": str(sidecar_of(out)), "bytes": len(data)}
+
+
+def golden_data(policy: Policy) -> Dataset | None:
+    """The policy's own dataset, or None where it is not at hand any more."""
+    try:
+        data = policy.bundle.read_data()
+        policy.bundle.split(data)  # Refuses another dataset.
+    except (GemrlError, OSError):
+        return None
+    return data
+
+
+def golden_states(policy: Policy) -> np.ndarray | None:
+    """Some states of the policy's own dataset, or None where it is not at hand any more."""
+    data = golden_data(policy)
+    if data is None:
+        return None
+    return data.observations[np.linspace(0, len(data) - 1, POOL, dtype=int)]
+
+
+def build(policy: Policy, knobs: Knobs, fixed: Fixed | None = None) -> bytes:
+    """The contents of the ONNX file."""
+    builder = Builder()
+    made = decision(builder, policy.models, policy.spec, knobs, fixed)
+    about = _about(policy, knobs)
+    text = {key: x if isinstance(x, str) else json.dumps(x) for key, x in about.items()}
+    contract = contract_of(policy.models, policy.spec, knobs, fixed)
+    return builder.model(contract, made, text).SerializeToString(deterministic=True)
+
+
+def _require_own(sidecar: Path) -> None:
+    """Never write over a JSON that is something else, such as a run's manifest."""
+    try:
+        if sidecar.exists():
+            read_sidecar(sidecar)
+    except VerifyError as error:
+        raise ConfigError(
+            f"{sidecar} is in the way: not the JSON of an earlier export; choose another name, or "
+            "remove it"
+        ) from error
+
+
+def _checked(knobs: Knobs, fixed: Fixed | None) -> Knobs:
+    """The knobs of the file; refused where a graph cannot hold them."""
+    if isinstance(knobs.wp, Cosine):
+        raise KnobError(
+            "wp is a schedule, and a file knows no step of an episode: export with a number, and "
+            "give each step's weight as the input wp"
+        )
+    if fixed is None:
+        return knobs
+    n = whole_number("fixed n", fixed.n, 0, MAX_CANDIDATES)
+    whole_number("batch", fixed.batch, 1, MAX_BATCH)
+    return dataclasses.replace(knobs, n=n)
+
+
+def _about(policy: Policy, knobs: Knobs) -> dict[str, Any]:
+    """What both files say of the policy."""
+    spec, manifest = policy.spec, policy.bundle.manifest
+    return {
+        "format": FORMAT,
+        "gemrl": gemrl.__version__,
+        "policy": policy.digest,
+        "method": policy.method,
+        "task": manifest["task"],
+        "knobs": knobs.to_json(),
+        "observation": {
+            "size": spec.obs_dim,
+            "units": UNITS,
+            "names": _names(manifest, "observations", spec.obs_dim),
+            "mean": spec.obs_mean.tolist(),
+            "std": spec.obs_std.tolist(),
+        },
+        "action": {
+            "size": spec.action_dim,
+            "units": UNITS,
+            "names": _names(manifest, "actions", spec.action_dim),
+            "low": spec.action_low.tolist(),
+            "high": spec.action_high.tolist(),
+        },
+    }
+
+
+def _names(manifest: dict[str, Any], field: str, size: int) -> list[str] | None:
+    """The columns of the log it was trained on, where they are named one by one."""
+    columns = manifest.get("dataset", {}).get("reading", {}).get("columns") or {}
+    names = list(columns.get(field, ()))
+    single = len(names) == size and not any("*" in name for name in names)
+    return names if single else None
+
+
+def _ports(contract: Contract) -> dict[str, Any]:
+    return {
+        "inputs": [port.to_json() for port in contract.inputs],
+        "outputs": [port.to_json() for port in contract.outputs],
+        "left_out": list(contract.left_out),
+    }
