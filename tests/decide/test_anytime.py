@@ -7,7 +7,7 @@ import pytest
 from random_networks import random_policy, random_states
 
 import gemrl
-from gemrl.decide.search import CHUNK
+from gemrl.decide.search import CHUNK, Deadlines
 from gemrl.errors import KnobError
 
 GENEROUS, TINY = 3_600_000, 1e-6
@@ -108,7 +108,66 @@ def test_rows_with_their_own_knobs_take_turns(policy, obs):
         assert_close(whole.row(i), plain.row(i))
 
 
-@pytest.mark.parametrize("value", [0, -1, -0.5, np.nan, np.inf, "5", True, [5]], ids=repr)
+@pytest.mark.parametrize("listed", [False, True])
+def test_each_row_stops_at_its_own_deadline_and_is_what_it_would_be_alone(policy, obs, listed):
+    deadlines = np.array([GENEROUS, TINY, GENEROUS, TINY])
+    knobs = [KNOBS] * 4 if listed else KNOBS
+    record = policy.decide(obs, knobs, seed=np.arange(4), chunk=5, deadline_ms=deadlines)
+    np.testing.assert_array_equal(record.n_scored, [21, 5, 21, 5])
+    for row in range(4):
+        alone = policy.decide_again(
+            obs[row], KNOBS, seed=row, block=5, n_scored=record.n_scored[row]
+        )
+        assert_close(record.row(row), alone)
+
+
+def test_deadlines_can_be_brought_forward_while_the_search_runs(policy, obs):
+    class AfterTwoLooks(Deadlines):
+        looks = 0
+
+        def passed(self, rows):
+            self.looks += 1
+            if self.looks == 2:
+                self.bring_forward(0.0)
+            return super().passed(rows)
+
+    deadlines = AfterTwoLooks.after(GENEROUS, 4)
+    late = AfterTwoLooks(deadlines.at)
+    record = policy.decide(obs, KNOBS, seed=1, chunk=5, deadline_ms=late)
+    np.testing.assert_array_equal(record.n_scored, 10)
+
+
+def test_a_decision_made_again_from_its_sizes_is_bit_identical(policy, obs):
+    for limit in (5, 10, 20, 21):
+        first, second = (
+            policy.decide_again(obs, KNOBS, seed=3, block=np.full(4, 5), n_scored=np.full(4, limit))
+            for _ in range(2)
+        )
+        np.testing.assert_array_equal(first.n_scored, limit)
+        for field in fields(first):
+            if field.name != "verdict":
+                np.testing.assert_array_equal(
+                    getattr(first, field.name), getattr(second, field.name)
+                )
+    for block, limit in ((0, 21), (5, 22), (5, 4), (22, 22)):
+        with pytest.raises(KnobError, match="these knobs"):
+            policy.decide_again(obs[0], KNOBS, block=block, n_scored=limit)
+    with pytest.raises(KnobError, match="1 decisions"):
+        policy.decide_again(obs, KNOBS, block=5, n_scored=5)
+
+
+def test_a_seed_with_a_row_number_draws_as_that_row_of_a_batch(policy, obs):
+    batch = policy.decide(obs, KNOBS, seed=7)
+    for row in (0, 3):
+        alone = policy.decide(obs[row : row + 1], KNOBS, seed=np.array([[7, row]]))
+        np.testing.assert_array_equal(alone.candidates[0], batch.candidates[row])
+    with pytest.raises(KnobError, match="seed"):
+        policy.decide(obs, KNOBS, seed=np.zeros((4, 3), int))
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, -0.5, np.nan, np.inf, "5", True, [5], np.ones(3)], ids=repr
+)
 def test_a_bad_deadline_is_refused_by_name(policy, obs, value):
     with pytest.raises(KnobError, match=r"deadline_ms = .*must be above 0"):
         policy.decide(obs, KNOBS, deadline_ms=value)

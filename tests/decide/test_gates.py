@@ -436,6 +436,20 @@ def test_a_guarded_batch_is_each_state_alone(policy, gates, observations, far):
         )
 
 
+def test_settling_a_decision_made_elsewhere_is_deciding(policy, gates, observations, far):
+    guard = Guard(policy, gates, ladder=ALL_SEARCHING)
+    for obs in (*observations[:3], *far[:3], np.stack([observations[0], far[0]])):
+        whole = guard.decide(obs, KNOBS, seed=4)
+        decision = policy.decide(obs, KNOBS, seed=4)
+        verdict = gates.judge(obs, decision, guard.alpha)
+        settled = guard.settle(obs, decision, verdict, KNOBS, seed=4)
+        np.testing.assert_array_equal(settled.action, whole.action)
+        np.testing.assert_array_equal(settled.verdict.rung, whole.verdict.rung)
+        np.testing.assert_allclose(
+            settled.executed_log_support, whole.executed_log_support, rtol=1e-5
+        )
+
+
 @pytest.mark.parametrize(
     ("ladder", "message"),
     [

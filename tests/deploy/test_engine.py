@@ -107,9 +107,13 @@ def test_beyond_the_queue_the_anchor_is_answered_where_that_is_configured(
     assert engine.shed["queue"] == 14
 
 
-def test_a_request_larger_than_the_queue_is_taken_where_nothing_waits(decider, observations):
-    _, [outcome], _ = serve(decider, [request(observations[:8])], queue=4)
-    assert len(outcome.decisions) == 8
+@pytest.mark.parametrize("overload", ["shed", "anchor"])
+def test_a_request_larger_than_the_queue_is_taken_where_nothing_waits(
+    decider, observations, overload
+):
+    _, [outcome], _ = serve(decider, [request(observations[:8])], queue=4, overload=overload)
+    assert [int(decision.n_scored) for decision in outcome.decisions] == [17] * 8
+    assert outcome.fallback is None
 
 
 def test_a_deadline_that_has_passed_while_waiting_is_never_answered_with_an_action(

@@ -183,6 +183,9 @@ BAD = [
     ({"observation": [0] * 4, "knobs": [1]}, "map"),
     ({"observation": [0] * 4, "knobs": {"n": 5000}}, "4096"),
     ({"observation": [0] * 4, "knobs": {"n": 1.5}}, "whole"),
+    ({"observation": [0] * 4, "knobs": {"n": [3, 4]}}, "whole"),
+    ({"observation": [0] * 4, "knobs": {"n": True}}, "whole"),
+    ({"observation": [0] * 4, "knobs": {"source": "x" * 100_000}}, "source"),
     ({"observation": [0] * 4, "knobs": {"wp": "x"}}, "wp"),
     ({"observation": [0] * 4, "knobs": {"wp": {"end": 1}}}, "horizon"),
     ({"observation": [0] * 4, "knobs": {"source": "me"}}, "source"),
@@ -212,11 +215,19 @@ def test_a_bad_request_is_refused_by_name_on_both_ways(server, request_, said):
     assert status == 400
     assert said in answer["error"]["message"]
     assert "Traceback" not in json.dumps(answer)
+    assert len(answer["error"]["message"]) <= 1000
     with talking(server) as say:
         again = say(**request_)
         assert again["error"]["message"] == answer["error"]["message"]
         # The connection goes on.
         assert "action" in say(observation=np.zeros(4, np.float32))
+
+
+def test_a_knob_that_is_an_array_is_refused(server):
+    with talking(server) as say:
+        for name in ("n", "wp", "source"):
+            answer = say(observation=np.zeros(4, np.float32), knobs={name: np.array([3, 4])})
+            assert answer["error"]["type"] == "KnobError"
 
 
 def test_a_bad_request_does_not_spoil_others_of_its_batch(server, fast_policy, observations):

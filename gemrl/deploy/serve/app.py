@@ -29,6 +29,7 @@ KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 # Bodies above this are read as JSON outside the event loop.
 LARGE_BODY = 65_536
 LONGEST_FORM = 4_096
+LONGEST_MESSAGE = 1_000
 # How many times the largest body is read from a client that sends more.
 READ_AWAY = 8
 
@@ -283,7 +284,8 @@ def _status(error: GemrlError) -> int:
 
 def _typed(error: GemrlError) -> dict[str, Any]:
     kind = "RequestError" if isinstance(error, _TooLargeError) else type(error).__name__
-    return {"error": {"type": kind, "message": str(error)}}
+    # A message quotes what was sent, which may be long.
+    return {"error": {"type": kind, "message": str(error)[:LONGEST_MESSAGE]}}
 
 
 def _query(request: Request, name: str) -> int | None:

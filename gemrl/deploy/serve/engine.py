@@ -117,11 +117,12 @@ class Engine:
             if self._stopping:
                 self.shed["stopping"] += 1
                 raise OverloadError("the server is stopping: ask another, or again later")
-            full = self._rows_waiting + rows > self.queue
+            # A request larger than the queue is taken where nothing waits.
+            full = bool(self._waiting) and self._rows_waiting + rows > self.queue
             if full and self.overload == "anchor":
                 one.ask, one.fallback = ask.at_the_anchor(), "overload"
                 full = self._rows_waiting + rows > ANCHORS_WAITING * self.queue
-            if full and self._waiting:
+            if full:
                 self.shed["queue"] += 1
                 raise OverloadError(
                     f"{self._rows_waiting} observations wait already: ask again later"

@@ -160,7 +160,10 @@ class Reader:
             knobs = self.profiles[profile]
         if given is None:
             return knobs
-        if not isinstance(given, dict) or any(isinstance(v, dict | list) for v in given.values()):
+        plain = isinstance(given, dict) and all(
+            isinstance(value, int | float | str) for value in given.values()
+        )
+        if not plain:
             return knobs_over(knobs, given)
         # The same few settings come again and again. True and 1 are equal, and not the same.
         items = [(name, type(value), value) for name, value in given.items()]
