@@ -34,12 +34,13 @@ class ServeArgs(Generic[Config]):
     """Dataset (task name or file) whose states the page can show."""
     log: Path | None = None
     """Folder for the log of decisions."""
-    log_file_mb: float = 64.0
-    """A file of the log that is larger is followed by a new one."""
-    log_total_mb: float = 1024.0
-    """The oldest files of the log are removed where all of them are larger than this."""
-    log_days: float = 30.0
-    """Files of the log last written to longer ago are removed."""
+    log_file_mb: float | None = None
+    """A file of the log that is larger is followed by a new one; by default 64."""
+    log_total_mb: float | None = None
+    """The oldest files of the log are removed where all of them are larger than this; by default
+    1024."""
+    log_days: float | None = None
+    """Files of the log last written to longer ago are removed; by default 30."""
     redact: tuple[str, ...] = ()
     """Fields that the log leaves out: observation, action, episode."""
 
@@ -74,11 +75,14 @@ def serve(args: ServeArgs[Any]) -> None:
 
     token = read_token(args.server.token, args.token_file, os.environ.get(TOKEN_VARIABLE))
     config = dataclasses.replace(args.server, token=token)
-    log = None
-    if args.log is not None:
-        log = LogConfig(args.log, args.log_file_mb, args.log_total_mb, args.log_days, args.redact)
-    elif args.redact:
-        raise ConfigError("--redact says what the log leaves out: it needs --log FOLDER")
+    about_log = {
+        name: getattr(args, f"log_{name}")
+        for name in ("file_mb", "total_mb", "days")
+        if getattr(args, f"log_{name}") is not None
+    }
+    if args.log is None and (about_log or args.redact):
+        raise ConfigError("--log-... and --redact say how the log is kept: they need --log FOLDER")
+    log = None if args.log is None else LogConfig(args.log, **about_log, redact=args.redact)
     policy = load(args.run)
     task = policy.bundle.manifest["task"]
     knobs = knobs_from(args.knobs, policy, task)
@@ -92,8 +96,11 @@ def serve(args: ServeArgs[Any]) -> None:
         states=None if args.states is None else policy.bundle.read_data(args.states),
         log=log,
     )
-    say(f"serving {args.run} at {server.url} ({policy.backend.name} backend); getting ready")
-    server.run(lambda: say(f"ready: {server.url}  (knobs: {knobs.describe()})"))
+    where = f"serving {args.run} at {server.url} ({policy.backend.name} backend)"
+    server.run(
+        lambda: say(f"{where}; getting ready"),
+        lambda: say(f"ready: {server.url}  (knobs: {knobs.describe()})"),
+    )
     say("stopped")
 
 

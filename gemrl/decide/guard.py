@@ -110,11 +110,13 @@ class Guard:
         batch = decision.as_batch()
         return self._settled(obs[None], batch, verdict.as_batch(), knobs, seed, t, single=True)
 
-    def warm_up(self, knobs: Knobs) -> None:
+    def warm_up(self, knobs: Knobs, most: int | None = None) -> None:
         """Compile what the rungs need at one observation, so that the first use is not late.
 
-        The user's controller is not asked.
+        With `most` for every number of candidates up to it. The user's controller is not asked.
         """
+        for size in _sizes(knobs.n if most is None else most):
+            _moments(np.zeros((1, size), np.float32), np.ones(1, np.int32))
         obs = self.policy.spec.obs_mean[None]
         decision = self.policy.decide(obs, knobs, t=0)
         verdict = self.gates.judge(obs, decision, self.alpha)
@@ -243,7 +245,8 @@ class Guard:
         """Support and collapse of the executed action, beside the search's candidates."""
         behavior, actions = self.policy.behavior(rows), jnp.asarray(executed.actions)
         support = behavior.log_prob(actions)
-        z = standardize(support, *jax.vmap(moments)(jnp.asarray(decision.log_support)))
+        counts = np.broadcast_to(decision.n_scored, len(rows))
+        z = standardize(support, *_moments(_filled(decision.log_support), counts))
         found = {
             "executed_log_support": support,
             "executed_support_z": z,
@@ -254,6 +257,24 @@ class Guard:
             name: np.where(changed, values, getattr(decision, name))
             for name, values in found.items()
         }
+
+
+@jax.jit
+def _moments(log_support: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and deviation of the first `counts` of each row's places."""
+    among = jnp.arange(log_support.shape[1]) < counts[:, None]
+    return jax.vmap(moments)(log_support, among)
+
+
+def _filled(log_support: np.ndarray) -> np.ndarray:
+    """With places up to a power of two, so that few sizes are compiled."""
+    count = log_support.shape[1]
+    return np.pad(log_support, ((0, 0), (0, _sizes(count - 1)[-1] - count)))
+
+
+def _sizes(n: int) -> list[int]:
+    """The powers of two up to the first that holds n candidates and an anchor."""
+    return [2**power for power in range(n.bit_length() + 1)]
 
 
 class _Executed:

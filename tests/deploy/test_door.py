@@ -1,12 +1,16 @@
 """Who may come in: the token on every route, hosts and origins, the number of connections."""
 
+import collections
+import contextlib
+import socket
+
 import pytest
 from asking import ask, talking
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 import gemrl
-from gemrl.deploy.serve import ServeConfig, Server
+from gemrl.deploy.serve import ServeConfig, Server, app, connections
 from gemrl.deploy.serve.app import application
 from gemrl.errors import ConfigError
 
@@ -142,13 +146,40 @@ def test_more_connections_than_allowed_are_turned_away_and_come_back_later(open_
     assert ask(open_server, "/healthz")[0] == 200
 
 
+def test_connections_that_say_nothing_are_bounded_and_closed(fast_policy, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(app, "BODY_SECONDS", 1.0)
+    config = ServeConfig(port=0, connections=4)
+    with Server(fast_policy, config, knobs=KNOBS) as server, contextlib.ExitStack() as held:
+        silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
+        for one in silent:
+            held.enter_context(one)
+            one.settimeout(60)
+        said = [b"".join(iter(lambda one=one: one.recv(4096), b"")) for one in silent]
+        kinds = collections.Counter(text.split(b"\r\n")[0] for text in said)
+        # As many as may be open are waited for, and the others are turned away at once.
+        assert kinds[b"HTTP/1.1 408 Request Timeout"] == 24
+        assert kinds[b"HTTP/1.1 503 Service Unavailable"] == 16
+        assert all(b'{"error":{"type":' in text for text in said)
+        head = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        head.settimeout(60)
+        head.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
+        assert head.recv(4096).startswith(b"HTTP/1.1 408")
+        half = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        half.settimeout(60)
+        sent = b"POST /v1/act HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+        half.sendall(sent)
+        assert half.recv(4096).startswith(b"HTTP/1.1 408")
+        assert ask(server, "/healthz")[0] == 200
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "robot.example"])
 def test_other_machines_need_a_token(fast_policy, host):
     with pytest.raises(ConfigError, match="token"):
         Server(fast_policy, ServeConfig(host=host, port=0))
 
 
-@pytest.mark.parametrize("token", ["", "short", "with\nnewline", "ünïcödé-token"])
+@pytest.mark.parametrize("token", ["", "short", "with\nnewline", "ünïcödé-token", "ends-in-space "])
 def test_a_weak_or_odd_token_is_refused(token):
     with pytest.raises(ConfigError, match="token"):
         ServeConfig(token=token)

@@ -61,7 +61,7 @@ def serve(decider, asks, begin=True, **options):
 @pytest.fixture(scope="module")
 def decider(fast_policy):
     decider = Decider(fast_policy)
-    decider.warm_up([KNOBS], 4)
+    decider.warm_up([KNOBS], 4, 64)
     return decider
 
 
@@ -124,6 +124,30 @@ def test_a_deadline_that_has_passed_while_waiting_is_never_answered_with_an_acti
     assert isinstance(outcomes[0], OverloadError)
     assert engine.shed["deadline"] == 1
     assert [one.ask for one in heard] == [asks[1]]
+
+
+def test_costs_that_were_too_high_once_do_not_turn_everything_away_for_ever(decider, observations):
+    async def run():
+        engine = Engine(
+            decider, queue=8, batch=8, wait_ms=1000, overload="shed", done=lambda _: None
+        )
+        engine.costs.factor = 20_000.0
+        engine.start()
+        answered = 0
+        for number in range(400):
+            try:
+                await engine.submit(request(observations[number % 40], deadline_ms=200))
+                answered += 1
+            except OverloadError:
+                await asyncio.sleep(0.01)
+            if answered >= 5:
+                break
+        await asyncio.to_thread(engine.stop)
+        return answered, engine.shed["deadline"]
+
+    answered, shed = asyncio.run(run())
+    assert answered == 5
+    assert shed > 0
 
 
 class SlowDecider(Decider):

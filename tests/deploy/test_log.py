@@ -1,6 +1,7 @@
 """The decision log: private, bounded, without what was redacted, and replayed bit for bit."""
 
 import dataclasses
+import fcntl
 import json
 import os
 import stat
@@ -46,7 +47,7 @@ def test_every_decision_is_logged_and_decided_again_bit_for_bit(
     fast_policy, run_folder, observations, tmp_path
 ):
     answers = logged(fast_policy, tmp_path, run_folder, some_requests(observations))
-    [(header, lines)] = read_log(tmp_path)
+    [(_, header, lines)] = read_log(tmp_path)
     assert header["digest"] == fast_policy.digest
     assert len(lines) == 7
     assert [line["action"] for line in lines[:2]] == [[one["action"]] for one in answers[:2]]
@@ -74,13 +75,46 @@ def test_a_changed_record_is_found(fast_policy, run_folder, observations, tmp_pa
     file.write_text("\n".join(lines) + "\n")
     found = replay(tmp_path)
     assert found.same == 9
-    assert found.different == [f"{tmp_path}, line 2, row 0: action"]
+    assert found.different == [f"{file.name}, line 2, row 0: action"]
+
+
+CHANGES = [
+    ("action", lambda line: line.update(action=None)),
+    ("decisions", lambda line: line.update(decisions=[])),
+    ("decisions", lambda line: line["decisions"].append(line["decisions"][0])),
+    ("audit", lambda line: line["decisions"][0]["audit"]["executed"].update(support_z=0.5)),
+    ("gates", lambda line: line["decisions"][0].update(gates={"flagged": False})),
+    ("rung", lambda line: line["decisions"][0].update(rung="refuse")),
+    ("score", lambda line: line["decisions"][0].update(score=1.0)),
+    ("chosen", lambda line: line["decisions"][0].update(chosen=3)),
+    ("extra", lambda line: line["decisions"][0].update(extra=3)),
+    ("observation", lambda line: line.pop("observation")),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), CHANGES)
+def test_a_record_that_was_falsified_is_never_the_same(
+    fast_policy, run_folder, observations, tmp_path, name, change
+):
+    logged(fast_policy, tmp_path, run_folder, some_requests(observations)[:1])
+    [file] = tmp_path.iterdir()
+    header, first = file.read_text().splitlines()
+    record = json.loads(first)
+    change(record)
+    file.write_text(f"{header}\n{json.dumps(record)}\n")
+    if name in ("decisions", "observation") or record["action"] is None:
+        with pytest.raises(DataError, match="line 2"):
+            replay(tmp_path)
+    else:
+        found = replay(tmp_path)
+        assert found.same == 0
+        assert name in found.different[0]
 
 
 def test_what_is_redacted_is_not_written(fast_policy, run_folder, observations, tmp_path):
     log = LogConfig(tmp_path, redact=("observation", "episode"))
     logged(fast_policy, tmp_path, run_folder, some_requests(observations)[:2], log)
-    [(header, lines)] = read_log(tmp_path)
+    [(_, header, lines)] = read_log(tmp_path)
     assert header["redacted"] == ["observation", "episode"]
     for line in lines:
         assert "observation" not in line
@@ -91,7 +125,7 @@ def test_what_is_redacted_is_not_written(fast_policy, run_folder, observations, 
 
 def test_files_are_bounded_and_the_oldest_go_first(fast_policy, run_folder, observations, tmp_path):
     log = LogConfig(tmp_path, file_mb=0.002, total_mb=0.008)
-    old = tmp_path / "decisions-old.jsonl"
+    old = tmp_path / "decisions-20200101T000000-1-000000.jsonl"
     old.write_text("x" * 100)
     os.utime(old, (1, 1))
     requests = [{"observation": obs.tolist(), "t": 0} for obs in observations]
@@ -105,14 +139,19 @@ def test_files_are_bounded_and_the_oldest_go_first(fast_policy, run_folder, obse
 
 
 def test_files_older_than_the_retention_are_removed(fast_policy, run_folder, tmp_path):
-    kept, gone = tmp_path / "decisions-1.jsonl", tmp_path / "decisions-0.jsonl"
-    other = tmp_path / "notes.txt"
-    for file, days in ((kept, 6), (gone, 8), (other, 99)):
+    kept = tmp_path / "decisions-20200101T000000-1-000000.jsonl"
+    gone = tmp_path / "decisions-20200101T000000-1-000001.jsonl"
+    written = tmp_path / "decisions-20200101T000000-1-000002.jsonl"
+    others = [tmp_path / "notes.txt", tmp_path / "decisions-report.jsonl"]
+    for file, days in ((kept, 6), (gone, 8), (written, 8), *((other, 99) for other in others)):
         file.write_text("")
         os.utime(file, (time.time() - 86_400 * days,) * 2)
-    logged(fast_policy, tmp_path, run_folder, [], LogConfig(tmp_path, days=7))
+    with written.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # As another server does with its file.
+        logged(fast_policy, tmp_path, run_folder, [], LogConfig(tmp_path, days=7))
     assert kept.exists()
-    assert other.exists()
+    assert written.exists()
+    assert all(other.exists() for other in others)
     assert not gone.exists()
 
 
@@ -130,7 +169,7 @@ def test_the_rungs_of_a_guard_are_replayed_too(
         found = replay(tmp_path)
     finally:
         (run_folder / "gates.safetensors").unlink()
-    rungs = [record["rung"] for _, lines in read_log(tmp_path) for line in lines
+    rungs = [record["rung"] for _, _, lines in read_log(tmp_path) for line in lines
              for record in line["decisions"]]  # fmt: skip
     assert "search" in rungs
     assert {"refuse"} < set(rungs)
@@ -166,6 +205,8 @@ def test_a_file_that_is_no_log_is_refused_by_name(fast_policy, run_folder, tmp_p
         "digest": fast_policy.digest,
         "backend": "fast",
         "run": str(run_folder),
+        "gates": None,
+        "redacted": [],
     }
     file = tmp_path / "decisions-1.jsonl"
     file.write_text(text.replace("HEADER", json.dumps(header) + "\n"))

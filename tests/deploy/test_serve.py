@@ -14,6 +14,7 @@ from asking import ask, talking
 import gemrl
 from gemrl.decide.gates import Gates
 from gemrl.deploy.serve import ServeConfig, Server
+from gemrl.errors import KnobError
 
 ROOT = Path(__file__).parents[2]
 KNOBS = gemrl.Knobs(n=32, wp=0.5)
@@ -130,6 +131,18 @@ def test_the_server_counts_an_episodes_steps(server, fast_policy, observations):
     at(7)
     at(0, {"t": 0})
     at(1)
+
+
+def test_a_refused_request_is_no_step_of_its_episode(maze_data, tmp_path, observations):
+    config = gemrl.IqlConfig(steps=20, hidden=(32, 32), critics=2)
+    gemrl.train(maze_data, config, tmp_path / "iql", quiet=True)
+    with Server(gemrl.load(tmp_path / "iql"), ServeConfig(port=0)) as server:
+        steps = []
+        for knobs in ({}, {}, {"wp": 0.5}, {"n": -1}, {}):
+            request = {"observation": observations[0].tolist(), "episode": "a", "knobs": knobs}
+            status, _, answer = ask(server, **request)
+            steps.append(answer["t"] if status == 200 else status)
+    assert steps == [0, 1, 400, 400, 2]
 
 
 def test_a_schedule_without_step_or_episode_is_refused(server, observations):
@@ -374,8 +387,11 @@ def test_gates_that_may_act_fall_back_down_the_ladder(fast_policy, gates, observ
     config = ServeConfig(port=0, gates="act", ladder=("refuse",))
     with Server(fast_policy, config, knobs=KNOBS, gates=gates) as server:
         status, _, refused = ask(server, observation=strange.tolist(), seed=0)
-    assert status == 422
+        batch = [observations[0].tolist(), strange.tolist()]
+        batch_status, _, both = ask(server, observation=batch, seed=0)
+    assert status == batch_status == 422
     assert refused["error"]["type"] == "RefusedError"
+    assert "1 of 2 observations were refused, the first in row 1" in both["error"]["message"]
 
 
 def test_a_shadow_decides_too_and_never_acts(fast_policy, tmp_path, maze_data, observations):
@@ -387,11 +403,45 @@ def test_a_shadow_decides_too_and_never_acts(fast_policy, tmp_path, maze_data, o
     for shadow, differ in ((other, True), (fast_policy, False)):
         with Server(fast_policy, ServeConfig(port=0), knobs=KNOBS, shadow=shadow) as server:
             for seed, obs in enumerate(observations[:10]):
-                _, _, answer = ask(server, observation=obs.tolist(), seed=seed)
+                request = {"observation": obs.tolist(), "seed": seed, "deadline_ms": 9000}
+                _, _, answer = ask(server, **request)
                 assert same(answer, fast_policy.decide(obs, KNOBS, seed=seed))
             service = server.service
         assert service.shadow.compared == 10
+        assert service.shadow.failed == 0
         assert (service.shadow.different > 0) is differ
+
+
+def test_a_shadow_that_cannot_decide_as_asked_is_refused_at_the_start(
+    fast_policy, maze_data, tmp_path
+):
+    gemrl.train(maze_data, gemrl.BcConfig(steps=5, hidden=(16, 16)), tmp_path / "bc", quiet=True)
+    with pytest.raises(KnobError, match="no critics"):
+        Server(fast_policy, ServeConfig(port=0), knobs=KNOBS, shadow=gemrl.load(tmp_path / "bc"))
+
+
+def test_a_shadow_that_fails_is_counted_and_the_server_still_stops(
+    fast_policy, run_folder, observations, capfd
+):
+    class Failing:
+        spec = fast_policy.spec
+        digest = fast_policy.digest
+
+        def require_models(self, knobs):
+            pass
+
+        def decide(self, *args, **options):
+            pass
+
+        def decide_again(self, *args, **options):
+            raise ZeroDivisionError("a defect")
+
+    with Server(fast_policy, ServeConfig(port=0), knobs=KNOBS, shadow=Failing()) as server:
+        for obs in observations:
+            assert ask(server, observation=obs.tolist())[0] == 200
+        shadow = server.service.shadow
+    assert shadow.failed == len(observations)
+    assert capfd.readouterr().err.count("a defect") == 1
 
 
 def test_with_the_jax_backend_only_compiled_shapes_are_taken(policy, observations):

@@ -84,6 +84,32 @@ def test_a_server_is_started_asked_and_drained_by_sigterm(
     assert counts["same"] == counts["decisions"] == 61
 
 
+def test_a_server_that_is_told_to_stop_while_it_compiles_stops(fast_policy, run_folder, tmp_path):
+    process = subprocess.Popen(
+        [*WORDS, "serve", str(run_folder), "--port", "0"],
+        env=os.environ | {"GEMRL_BACKEND": "fast", "NUMBA_CACHE_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    watchdog = threading.Timer(PATIENCE, process.kill)
+    watchdog.start()
+    try:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "getting ready" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        said = "".join(lines) + process.stdout.read()
+        assert process.wait() == 0
+    finally:
+        watchdog.cancel()
+        process.kill()
+    assert "stopped" in said
+    assert "ready: " not in said
+
+
 def test_a_server_that_is_killed_leaves_a_log_that_replays(start, observations, tmp_path):
     server = start("--log", str(tmp_path / "log"), "--n", "8")
     with talking(server) as say:
@@ -127,7 +153,9 @@ MISTAKES = [
     (["--n", "9999"], "--max-candidates"),
     (["--states", "/nowhere.hdf5"], "nowhere"),
     (["--shadow", "/nowhere"], "nowhere"),
-    (["--alpha", "2", "--gates", "flag"], "gates"),
+    (["--alpha", "0.5"], "--alpha"),
+    (["--alpha", "0.5", "--gates", "off"], "--alpha"),
+    (["--log-days", "3"], "--log"),
 ]
 
 

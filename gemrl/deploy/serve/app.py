@@ -20,18 +20,20 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from gemrl.deploy.serve import wire
 from gemrl.deploy.serve.door import COOKIE, CSP, App, Door
 from gemrl.deploy.serve.openapi import description
-from gemrl.deploy.serve.requests import from_json
+from gemrl.deploy.serve.requests import from_json, from_large_json, with_array
 from gemrl.deploy.serve.service import Service, as_json
 from gemrl.errors import GemrlError, OverloadError, RefusedError, RequestError
 
 PAGE = files("gemrl.deploy").joinpath("page")
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-# Bodies above this are read as JSON outside the event loop.
-LARGE_BODY = 65_536
+# Requests above this are read outside the event loop.
+LARGE = 65_536
 LONGEST_FORM = 4_096
 LONGEST_MESSAGE = 1_000
 # How many times the largest body is read from a client that sends more.
 READ_AWAY = 8
+# How long a client may take to send a body.
+BODY_SECONDS = 10.0
 
 
 def application(service: Service) -> App:
@@ -83,11 +85,13 @@ class Routes:
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 return self._error(415, "RequestError", "the body must be application/json")
-            large = len(body) > LARGE_BODY
-            values = await asyncio.to_thread(from_json, body) if large else from_json(body)
-            _, answer = await self.service.act(values, "http", arrived)
+            large = len(body) > LARGE
+            values = await asyncio.to_thread(from_large_json, body) if large else from_json(body)
+            outcome, answer = await self.service.act(values, "http", arrived)
         except GemrlError as error:
             return self._gemrl_error(error)
+        if outcome.is_large:
+            return self._bytes(await asyncio.to_thread(as_json, answer))
         return self._json(answer)
 
     async def wire(self, socket: WebSocket) -> None:
@@ -113,7 +117,11 @@ class Routes:
         try:
             if message is None:
                 raise RequestError("the message is text: send msgpack as a binary frame")
-            outcome, answer = await self.service.act(wire.unpack(message), "websocket", arrived)
+            large = len(message) > LARGE
+            values = (
+                await asyncio.to_thread(_unpack_large, message) if large else wire.unpack(message)
+            )
+            outcome, answer = await self.service.act(values, "websocket", arrived)
         except GemrlError as error:
             status = _status(error)
             self.service.metrics.answered("websocket", status)
@@ -223,14 +231,17 @@ class Routes:
         """
         parts, size = [], 0
         try:
-            async for part in request.stream():
-                size += len(part)
-                if size <= most:
-                    parts.append(part)
-                elif size > READ_AWAY * most:
-                    break
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    size += len(part)
+                    if size <= most:
+                        parts.append(part)
+                    elif size > READ_AWAY * most:
+                        break
         except ClientDisconnect as error:
             raise RequestError("the body ends before its length") from error
+        except TimeoutError as error:
+            raise _TooSlowError("the body came too slowly") from error
         if size > most:
             raise _TooLargeError(f"the body has more than {most} bytes")
         return b"".join(parts)
@@ -269,21 +280,28 @@ class Routes:
         return Response(body, status, headers, media_type=kind)
 
 
+def _unpack_large(message: bytes) -> Any:
+    return with_array(wire.unpack(message))
+
+
 class _TooLargeError(RequestError):
     """The body is larger than the server takes."""
 
 
+class _TooSlowError(RequestError):
+    """The body came too slowly."""
+
+
+STATUS = {OverloadError: 503, RefusedError: 422, _TooLargeError: 413, _TooSlowError: 408}
+
+
 def _status(error: GemrlError) -> int:
     """The HTTP status of an error."""
-    if isinstance(error, OverloadError):
-        return 503
-    if isinstance(error, RefusedError):
-        return 422
-    return 413 if isinstance(error, _TooLargeError) else 400
+    return STATUS.get(type(error), 400)
 
 
 def _typed(error: GemrlError) -> dict[str, Any]:
-    kind = "RequestError" if isinstance(error, _TooLargeError) else type(error).__name__
+    kind = "RequestError" if isinstance(error, RequestError) else type(error).__name__
     # A message quotes what was sent, which may be long.
     return {"error": {"type": kind, "message": str(error)[:LONGEST_MESSAGE]}}
 

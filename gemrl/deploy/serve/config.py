@@ -28,8 +28,8 @@ class ServeConfig:
     gates: Literal["auto", "off", "flag", "act"] = "auto"
     """Calibrated gates of the run: off, flag decisions, or act on flagged ones. Auto flags where
     the run has gates."""
-    alpha: float = 0.01
-    """The gates' false-alarm rate."""
+    alpha: float | None = None
+    """The gates' false-alarm rate; by default 0.01."""
     ladder: tuple[str, ...] | None = None
     """With --gates act, what to fall back to, in this order: smaller_n, anchor, behavior, refuse.
     By default all of them that the policy has."""
@@ -89,9 +89,10 @@ class ServeConfig:
             len(self.token) < SHORTEST_TOKEN
             or not self.token.isascii()
             or not self.token.isprintable()
+            or " " in self.token
         ):
             raise ConfigError(
-                f"the token must have {SHORTEST_TOKEN} or more plain letters: for example the "
+                f"the token must have {SHORTEST_TOKEN} or more plain letters and no space: take the "
                 "output of `python -c 'import secrets; print(secrets.token_urlsafe())'`"
             )
 
@@ -145,7 +146,7 @@ def read_profiles(path: Path | None, defaults: Knobs) -> dict[str, Knobs]:
 
 
 def read_token(token: str | None, file: Path | None, variable: str | None) -> str | None:
-    """The token from the command line, a file or the environment; two of them is a mistake."""
+    """The token from the command line or a file, else from the environment."""
     if token is not None and file is not None:
         raise ConfigError("--token and --token-file exclude each other")
     if file is not None:

@@ -20,6 +20,8 @@ from gemrl.decide.search import CHUNK, Deadlines
 from gemrl.deploy.serve.requests import Ask
 from gemrl.errors import GemrlError, RefusedError
 
+MANY_ROWS = 16
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -43,6 +45,11 @@ class Outcome:
     finished: float
     refusal: RefusedError | None = None
     """Set where the guard refused: the decisions are known, and none is to be executed."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its answer is long, so that it is not made in the event loop."""
+        return self.ask.detail or len(self.decisions) > MANY_ROWS
 
 
 class Decider:
@@ -126,18 +133,19 @@ class Decider:
 
     def _judged(self, job: Job, decisions: list[Decision], started: float) -> Outcome | GemrlError:
         """With the gates' word on each, and where they may act, what the guard makes of it."""
-        refusal = None
+        refused: dict[int, RefusedError] = {}
         if self.gates is not None:
             judged = []
             for row, decision in enumerate(decisions):
                 try:
                     judged.append(self._settled(job.ask, row, decision))
                 except RefusedError as error:
-                    refusal = refusal or error
+                    refused[row] = error
                     judged.append(error.decision)
                 except GemrlError as error:
                     return error
             decisions = judged
+        refusal = _refusal(refused, len(decisions))
         return Outcome(job.ask, decisions, job.fallback, started, time.perf_counter(), refusal)
 
     def _settled(self, ask: Ask, row: int, decision: Decision) -> Decision:
@@ -149,8 +157,11 @@ class Decider:
         call = {"seed": ask.pairs[only], "t": ask.steps[only]}
         return self.guard.settle(ask.rows[row], decision, verdict, ask.knobs, **call)
 
-    def warm_up(self, knobs: Sequence[Knobs], rows: int) -> None:
-        """Compile all that requests with these knobs need: one shot, chunks, anchor, rungs."""
+    def warm_up(self, knobs: Sequence[Knobs], rows: int, most: int) -> None:
+        """Compile all that requests with these knobs need: one shot, chunks, anchor, rungs.
+
+        `most` is the largest n that a request may name.
+        """
         policy, obs = self.policy, self.policy.spec.obs_mean[None]
         several = [1, rows] if self.shares_calls else [1]
         for one in knobs:
@@ -161,10 +172,24 @@ class Decider:
                 # Requests may ask for more candidates than these knobs, and then chunks are used.
                 policy.decide(obs, dataclasses.replace(one, n=2), t=0, chunk=1)
             if self.guard is not None:
-                self.guard.warm_up(one)
+                self.guard.warm_up(one, most)
         policy.actor(obs[0])
         if policy.models.behavior is not None:
             policy.behavior(obs[0])
+
+
+def _refusal(refused: dict[int, RefusedError], rows: int) -> RefusedError | None:
+    """The refusal of a request, which says which of its rows were refused."""
+    if not refused:
+        return None
+    first = min(refused)
+    if rows == 1:
+        return refused[first]
+    return RefusedError(
+        f"{len(refused)} of {rows} observations were refused, the first in row {first}: "
+        f"{refused[first]}",
+        rows=sorted(refused),
+    )
 
 
 class DeadlinesOf(Deadlines):

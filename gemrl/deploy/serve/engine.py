@@ -23,7 +23,11 @@ from gemrl.errors import OverloadError
 # What passes between a decision and its answer on the wire, beside the measured cost.
 REPLY_SECONDS = 1e-3
 # A batch that nobody may interrupt takes no longer than this, where it has several requests.
-SLICE_SECONDS = 0.02
+SLICE_SECONDS = 0.01
+# A request without a deadline has its turn before those whose deadline is later than this.
+PATIENCE_SECONDS = 0.05
+# Where nothing was decided for so long, a request is tried that should be late.
+TRY_SECONDS = 0.05
 # With overload="anchor" this many times the queue may wait, since anchors are soon decided.
 ANCHORS_WAITING = 4
 
@@ -39,10 +43,15 @@ class Waiting:
     fallback: str | None = None
 
     @property
+    def timed(self) -> bool:
+        """Whether it has a deadline of its own."""
+        return self.ask.deadline_ms is not None
+
+    @property
     def first(self) -> int:
         """Candidates that are scored at least: a first chunk, or all where there is no deadline."""
         count = self.ask.candidates
-        return count if self.ask.deadline_ms is None else min(CHUNK, count)
+        return min(CHUNK, count) if self.timed else count
 
 
 Answers = Sequence[tuple[Waiting, Outcome | Exception]]
@@ -78,6 +87,7 @@ class Engine:
         self._rows_waiting = 0
         self._running: Deadlines | None = None
         self._ending = 0.0
+        self._try_again = 0.0
         self._deciding = 0
         self._stopping = False
         self._wake = threading.Condition()
@@ -167,19 +177,21 @@ class Engine:
         left: list[Waiting] = []
         away: list[tuple[Waiting, Outcome | Exception]] = []
         rows, seconds, fixed = 0, 2 * self.costs.seconds(0, 0) + REPLY_SECONDS, 0.0
-        for one in sorted(self._waiting, key=lambda one: one.deadline):
+        for one in sorted(self._waiting, key=_turn):
             if one.answer.cancelled():
                 continue
             late = now + self._least(one) + REPLY_SECONDS > one.deadline
-            if late and not self._to_the_anchor(one, now):
+            if late and not self._to_the_anchor(one, now) and not self._to_be_tried(one, now):
                 said = "it cannot be decided before its deadline: ask again later"
                 away.append((one, self._shed("deadline", said)))
                 continue
             count = len(one.ask.rows)
             cost = self.costs.seconds(count, one.first, calls=0)
-            whole = 0.0 if one.ask.deadline_ms is not None else cost
+            whole = 0.0 if one.timed else cost
+            # A search that may end at any time must not wait for one that may not.
             fits = (
-                rows + count <= self.batch
+                (not taken or one.timed is taken[0].timed)
+                and rows + count <= self.batch
                 and now + seconds + 2 * cost <= one.deadline
                 and fixed + whole <= SLICE_SECONDS
             )
@@ -193,6 +205,15 @@ class Engine:
         self._rows_waiting = sum(len(one.ask.rows) for one in left)
         self._deciding = len(taken)
         return taken
+
+    def _to_be_tried(self, one: Waiting, now: float) -> bool:
+        """Decide one that should be late all the same, now and then: costs are learnt from
+        decisions alone, and were all turned away they would never be seen to fall.
+        """
+        if one.deadline <= now or now < self._try_again:
+            return False
+        self._try_again = now + TRY_SECONDS
+        return True
 
     def _to_the_anchor(self, one: Waiting, now: float) -> bool:
         """Fall to the anchor where that is configured and still in time."""
@@ -234,41 +255,46 @@ class Engine:
             self._answer([(one, error) for one in taken])
             return
         now = time.perf_counter()
+        self._try_again = now + TRY_SECONDS
         self.batches += 1
-        expected, answers, outcomes = self.costs.seconds(0, 0), [], []
-        for one, outcome in zip(taken, found, strict=True):
+        expected = self.costs.seconds(0, 0)
+        for outcome in found:
             if isinstance(outcome, Outcome):
-                scored = sum(int(decision.n_scored) for decision in outcome.decisions)
-                rows = len(outcome.decisions)
-                expected += self.costs.seconds(rows, scored / rows, calls=0)
-                if now > one.deadline:
-                    outcome = self._shed("late", "it was decided after its deadline")
-                else:
-                    outcomes.append(outcome)
-            answers.append((one, outcome))
-        self._answer(answers, outcomes)
+                scored = [int(decision.n_scored) for decision in outcome.decisions]
+                expected += self.costs.seconds(len(scored), sum(scored) / len(scored), calls=0)
+        self._answer(list(zip(taken, found, strict=True)))
         self.costs.learn(expected, now - started)
 
     def _shed(self, reason: str, message: str) -> OverloadError:
         self.shed[reason] += 1
         return OverloadError(message)
 
-    def _answer(self, answers: Answers, outcomes: Sequence[Outcome] = ()) -> None:
+    def _answer(self, answers: Answers) -> None:
         """Hand answers to the event loop, all in one call."""
         assert self._loop is not None
         if answers and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._settle, answers, outcomes)
+            self._loop.call_soon_threadsafe(self._settle, answers)
 
-    def _settle(self, answers: Answers, outcomes: Sequence[Outcome]) -> None:
+    def _settle(self, answers: Answers) -> None:
         assert self._loop is not None
+        now = time.perf_counter()
         for one, outcome in answers:
             if one.answer.done():
                 continue  # Whoever asked has gone.
             if not isinstance(outcome, Outcome):
                 one.answer.set_exception(outcome)
-            elif outcome.refusal is not None:
+                continue
+            if now > one.deadline:
+                said = "it was decided after its deadline: ask again later"
+                one.answer.set_exception(self._shed("late", said))
+                continue
+            if outcome.refusal is not None:
                 one.answer.set_exception(outcome.refusal)
             else:
                 one.answer.set_result(outcome)
-        for outcome in outcomes:
             self._loop.call_soon(self.done, outcome)
+
+
+def _turn(one: Waiting) -> float:
+    """When a request has its turn: the earlier the sooner."""
+    return one.deadline if one.timed else one.ask.arrived + PATIENCE_SECONDS

@@ -19,7 +19,7 @@ LATENCIES = 2_000
 
 
 class Live:
-    """Keeps the last decisions and counts; the deciding thread writes, the server reads."""
+    """Keeps the last decisions: the event loop writes, and threads read for the page."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy

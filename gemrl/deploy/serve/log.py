@@ -4,10 +4,12 @@ Each file begins with a header that says which policy decided and how. A line ho
 needed to decide again bit for bit, but for what the operator chose to leave out.
 """
 
+import fcntl
 import json
 import math
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gemrl.data.storage import FULL
+from gemrl.decide.decision import Decision
 from gemrl.decide.policy import Policy
 from gemrl.deploy.serve import answers
 from gemrl.deploy.serve.decider import Outcome
@@ -27,6 +30,8 @@ FORMAT = 1
 REDACTABLE = ("observation", "action", "episode")
 WAITING = 10_000
 PATTERN = "decisions-*.jsonl"
+# What this module names its files, by time, process and number: nothing else is ever removed.
+OWN_NAME = re.compile(r"decisions-\d{8}T\d{6}-\d+-\d{6}\.jsonl")
 
 
 @dataclass(frozen=True)
@@ -108,17 +113,25 @@ class DecisionLog:
             except OSError as error:
                 reason = "the disk is full" if error.errno in FULL else error.strerror
                 self._lose(len(lines), str(reason))
+            except Exception as error:
+                # A defect of ours must not end the thread: nothing would be written any more.
+                self._lose(len(lines), repr(error))
 
     def _append(self, records: list[dict[str, Any]]) -> None:
         missing = self._unsaid
         lines = [{"missing": missing}, *records] if missing else records
-        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
-        if self._size and self._size + len(text) > self.config.file_mb * 1e6:
-            following = self._new_file()
-            os.close(self._file)
-            self._file, self._size = following, 0
-            self._retain()
-        self._write_whole(text)
+        room, waiting = self.config.file_mb * 1e6, b""
+        for line in lines:
+            text = (json.dumps(line, separators=(",", ":")) + "\n").encode()
+            if self._size and self._size + len(waiting) + len(text) > room:
+                self._write_whole(waiting)
+                waiting = b""
+                following = self._new_file()
+                os.close(self._file)
+                self._file, self._size = following, 0
+                self._retain()
+            waiting += text
+        self._write_whole(waiting)
         self._unsaid -= missing
         self.written += len(records)
 
@@ -152,7 +165,14 @@ class DecisionLog:
                 file = os.open(name, flags, 0o600)
             except FileExistsError:
                 continue
-            os.write(file, (json.dumps(self._header) + "\n").encode())
+            try:
+                # Held as long as it is written, so that no other server removes it.
+                fcntl.flock(file, fcntl.LOCK_EX)
+                os.write(file, (json.dumps(self._header) + "\n").encode())
+            except OSError:
+                os.close(file)
+                name.unlink(missing_ok=True)
+                raise
             self._name = name
             return file
         raise OSError("no name is left for a new file of the log")
@@ -161,12 +181,25 @@ class DecisionLog:
         """Remove the oldest files beyond the limits, never the one that is written."""
         oldest = time.time() - self.config.days * 86_400
         total = 0
-        found = [(path.stat(), path) for path in self.config.folder.glob(PATTERN)]
+        own = [path for path in self.config.folder.iterdir() if OWN_NAME.fullmatch(path.name)]
+        found = [(path.stat(), path) for path in own]
         for stat, path in sorted(found, key=lambda pair: pair[0].st_mtime_ns, reverse=True):
             total += stat.st_size
             beyond = total > self.config.total_mb * 1e6 or stat.st_mtime < oldest
-            if beyond and path != self._name:
+            if beyond and path != self._name and not _is_written(path):
                 path.unlink(missing_ok=True)
+
+
+def _is_written(path: Path) -> bool:
+    """Whether a server is writing to a file."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def record(outcome: Outcome, moment: float, redact: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -184,29 +217,31 @@ def record(outcome: Outcome, moment: float, redact: tuple[str, ...] = ()) -> dic
         "fallback": outcome.fallback,
         **answers.timings(outcome),
         "action": [answers.plain(decision.action) for decision in outcome.decisions],
-        "decisions": [
-            {
-                "n_scored": int(decision.n_scored),
-                "block": int(decision.block),
-                "chosen": int(decision.chosen),
-                "score": answers.plain(decision.score[int(decision.chosen)]),
-                "wp": float(decision.wp),
-                "audit": answers.audits(decision),
-                "gates": answers.gates(decision),
-                "rung": answers.rung(decision),
-            }
-            for decision in outcome.decisions
-        ],
+        "decisions": [about(decision) for decision in outcome.decisions],
     }
     return {name: value for name, value in line.items() if name not in redact}
 
 
-def read_log(path: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """The header and the lines of a file, or of each file of a folder, oldest first."""
+def about(decision: Decision) -> dict[str, Any]:
+    """What the log has of one decision beside its action."""
+    return {
+        "n_scored": int(decision.n_scored),
+        "block": int(decision.block),
+        "chosen": int(decision.chosen),
+        "score": answers.plain(decision.score[int(decision.chosen)]),
+        "wp": float(decision.wp),
+        "audit": answers.audits(decision),
+        "gates": answers.gates(decision),
+        "rung": answers.rung(decision),
+    }
+
+
+def read_log(path: Path) -> list[tuple[Path, dict[str, Any], list[dict[str, Any]]]]:
+    """Each file of a folder, or the one given, oldest first, with its header and its lines."""
     files = sorted(path.glob(PATTERN)) if path.is_dir() else [path]
     if not files or not files[0].exists():
         raise DataError(f"{path}: no file of decisions there")
-    return [_read_file(file) for file in files]
+    return [(file, *_read_file(file)) for file in files]
 
 
 def _read_file(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

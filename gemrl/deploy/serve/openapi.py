@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gemrl.decide.knobs import MAX_WEIGHT, WORDS
+from gemrl.decide.knobs import MAX_CANDIDATES, MAX_WEIGHT, WORDS
 
 Schema = dict[str, Any]
 
@@ -58,7 +58,7 @@ def description(metadata: dict[str, Any]) -> Schema:
                         "content": {"application/json": {"schema": _ref("Request")}},
                     },
                     "responses": _responses(
-                        _ref("Answer"), "The decision", (400, 413, 415, 422, 503)
+                        _ref("Answer"), "The decision", (400, 408, 413, 415, 422)
                     ),
                 }
             },
@@ -80,7 +80,7 @@ def description(metadata: dict[str, Any]) -> Schema:
                 (400,),
             ),
             "/healthz": _get("healthz", "The process lives", None),
-            "/readyz": _get("readyz", "It decides without compiling", None, errors=(503,)),
+            "/readyz": _get("readyz", "It decides without compiling", None),
             "/metrics": _get("metrics", "Counts in Prometheus' format", None),
         },
     }
@@ -129,7 +129,7 @@ def _knobs(limits: dict[str, Any]) -> Schema:
             "n": {"type": "integer", "minimum": 0, "maximum": limits["candidates"]},
             "lam": weight,
             "wp": {"oneOf": [weight, schedule]},
-            "k_smooth": {"type": "integer", "minimum": 1, "maximum": limits["candidates"]},
+            "k_smooth": {"type": "integer", "minimum": 1, "maximum": MAX_CANDIDATES},
             **{name: {"type": "string", "enum": list(words)} for name, words in WORDS.items()},
         },
     }
@@ -244,6 +244,7 @@ def _responses(schema: Schema | None, text: str, errors: tuple[int, ...]) -> Sch
     said = {
         400: "Something is wrong with the request",
         404: "There is none",
+        408: "The request came too slowly",
         413: "The request is too large",
         415: "The request is of another kind",
         422: "The gates refuse this state",
@@ -258,7 +259,8 @@ def _responses(schema: Schema | None, text: str, errors: tuple[int, ...]) -> Sch
     return {
         "200": {"description": text, "content": content},
         "401": {"description": "The token is missing or wrong", "content": wrong},
-        **{str(code): {"description": said[code], "content": wrong} for code in errors},
+        "403": {"description": "Another host was named, or another site asks", "content": wrong},
+        **{str(code): {"description": said[code], "content": wrong} for code in (*errors, 503)},
     }
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -95,14 +95,18 @@ class Reader:
         limits: Limits,
         deadline_ms: float | None,
         compiled: frozenset[Shape] | None,
+        require: Callable[[Knobs], None],
     ) -> None:
-        """`compiled` are the only shapes that may be asked for; None is all of them."""
+        """`compiled` are the only shapes that may be asked for; None is all of them. `require`
+        refuses knobs that the policy cannot serve.
+        """
         self.obs_dim = obs_dim
         self.defaults = defaults
         self.profiles = dict(profiles)
         self.limits = limits
         self.deadline_ms = deadline_ms
         self.compiled = compiled
+        self.require = require
         self.episodes = Episodes()
 
     def read(self, values: Any, source: str, arrived: float | None = None) -> Ask:
@@ -120,6 +124,7 @@ class Reader:
         single = rows.ndim == 1
         rows = rows[None] if single else rows
         knobs = self._knobs(fields.get("profile"), fields.get("knobs"))
+        self.require(knobs)
         self._require_within(len(rows), knobs)
         detail = _truth("detail", fields.get("detail", False))
         if detail and not single:
@@ -238,6 +243,20 @@ def from_json(body: bytes) -> Any:
         raise
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not readable as JSON: {str(error)[:200]}") from error
+
+
+def from_large_json(body: bytes) -> Any:
+    """The same, with the observation as an array already: for another thread to do."""
+    return with_array(from_json(body))
+
+
+def with_array(values: Any) -> Any:
+    """A request's values with its observation as an array, which takes long where it is long."""
+    if isinstance(values, dict):
+        for name in ("observation", b"observation"):
+            if isinstance(values.get(name), list):
+                values[name] = _numbers(values[name])
+    return values
 
 
 def _refused_constant(name: str) -> Any:

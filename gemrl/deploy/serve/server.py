@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gemrl.decide.policy import Policy
 from gemrl.deploy.serve.app import application
 from gemrl.deploy.serve.config import ServeConfig
-from gemrl.deploy.serve.service import Service, as_json
+from gemrl.deploy.serve.connections import protocol_for
+from gemrl.deploy.serve.service import Service
 from gemrl.errors import ConfigError
 
 # How long a thread may hold the interpreter while another waits for it: the deciding thread and the
 # event loop hand over to one another several times in a request.
 SWITCH_SECONDS = 5e-4
+# Connections that have sent no request yet are not counted as such, but they take room too.
+SPARE_CONNECTIONS = 16
 
 
 class Server:
@@ -32,8 +34,12 @@ class Server:
         """For the `parts` see `Service`. The port is bound now, so that a taken one fails here."""
         self.config = ServeConfig() if config is None else config
         self.config.require_token()
-        self.service = Service(policy, self.config, **parts)
         self.socket = _bound(self.config.host, self.config.port)
+        try:
+            self.service = Service(policy, self.config, **parts)
+        except BaseException:
+            self.socket.close()
+            raise
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started = threading.Event()
@@ -51,16 +57,16 @@ class Server:
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
         return f"http://{f'[{host}]' if ':' in host and '[' not in host else host}:{self.port}"
 
-    def run(self, on_ready: Callable[[], None]) -> None:
+    def run(self, on_start: Callable[[], None], on_ready: Callable[[], None]) -> None:
         """Serve until SIGTERM or SIGINT, then finish what was taken."""
-        self._run(on_ready, signals=True)
+        self._run(on_ready, on_start)
         if self._failure is not None:
             raise self._failure
 
     def __enter__(self) -> "Server":
         def work() -> None:
             try:
-                self._run(self._started.set, signals=False)
+                self._run(self._started.set, None)
             except BaseException as error:
                 self._failure = error
             finally:
@@ -84,11 +90,14 @@ class Server:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, on_ready: Callable[[], None], signals: bool) -> None:
+    def _run(self, on_ready: Callable[[], None], on_start: Callable[[], None] | None) -> None:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(self._serve(on_ready, signals))
+            runner.run(self._serve(on_ready, on_start))
 
-    async def _serve(self, on_ready: Callable[[], None], signals: bool) -> None:
+    async def _serve(
+        self, on_ready: Callable[[], None], on_start: Callable[[], None] | None
+    ) -> None:
+        """`on_start` is called once signals are listened to; without it they are not."""
         sys.setswitchinterval(SWITCH_SECONDS)
         self._loop = asyncio.get_running_loop()
         config = self.config
@@ -99,34 +108,35 @@ class Server:
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                http=_Http,
+                http=protocol_for(2 * config.connections + SPARE_CONNECTIONS),
                 ws="websockets-sansio",
                 ws_max_size=config.max_request_bytes,
                 # Compression would cost more than it saves on this wire, and bombs come in it.
                 ws_per_message_deflate=False,
-                # Beyond our own count of requests there are connections that have sent nothing yet.
-                limit_concurrency=2 * config.connections + 16,
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=2,
             )
         )
         logging.getLogger("uvicorn.error").addFilter(_is_news)
-        if signals:
+        if on_start is not None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._begin_to_stop)
+            on_start()
         self.service.engine.start()
-        getting_ready = asyncio.create_task(self._get_ready(on_ready))
+        # A daemon, so that a server which is told to stop need not wait for the compiler.
+        threading.Thread(
+            target=self._get_ready, args=(on_ready,), name="compiling", daemon=True
+        ).start()
         try:
             await self._uvicorn.serve(sockets=[self.socket])
         finally:
-            getting_ready.cancel()
             await asyncio.to_thread(self.service.close)
             self.socket.close()
 
-    async def _get_ready(self, on_ready: Callable[[], None]) -> None:
+    def _get_ready(self, on_ready: Callable[[], None]) -> None:
         """Compile while the port answers already: alive, and not ready."""
         try:
-            await asyncio.to_thread(self.service.warm_up)
+            self.service.warm_up()
         except Exception as error:
             self._failure = error
             self._uvicorn.should_exit = True
@@ -151,19 +161,6 @@ class Server:
         # Answers that were just made are still on their way out.
         await asyncio.sleep(0.05)
         self._uvicorn.should_exit = True
-
-
-class _Http(HttpToolsProtocol):
-    """HTTP whose answer to what is no HTTP is typed too."""
-
-    def send_400_response(self, msg: str) -> None:
-        body = as_json({"error": {"type": "RequestError", "message": "this is not HTTP"}})
-        head = (
-            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
 
 
 def _is_news(record: logging.LogRecord) -> bool:

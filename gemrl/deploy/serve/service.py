@@ -16,9 +16,10 @@ from gemrl.decide.gates import FILE, Gates
 from gemrl.decide.guard import Guard
 from gemrl.decide.knobs import WORDS, Knobs
 from gemrl.decide.policy import Policy
+from gemrl.decide.search import Deadlines
 from gemrl.deploy.serve.answers import answer
 from gemrl.deploy.serve.config import ServeConfig
-from gemrl.deploy.serve.decider import Decider, Outcome
+from gemrl.deploy.serve.decider import Decider, Job, Outcome
 from gemrl.deploy.serve.engine import Engine
 from gemrl.deploy.serve.live import Live
 from gemrl.deploy.serve.log import DecisionLog, LogConfig
@@ -27,8 +28,7 @@ from gemrl.deploy.serve.requests import Ask, Reader
 from gemrl.deploy.serve.shadow import Shadow
 from gemrl.errors import ConfigError, OverloadError, RequestError
 
-# Answers with more rows than this are made outside the event loop.
-MANY_ROWS = 16
+ALPHA = 0.01
 
 
 class Service:
@@ -62,8 +62,9 @@ class Service:
                     f"the {name} knobs have n = {one.n}, above --max-candidates "
                     f"{config.max_candidates}"
                 )
-        self.gates, self.guard = _gates(policy, config, run, gates)
-        decider = Decider(policy, self.gates, config.alpha, self.guard)
+        self.alpha = ALPHA if config.alpha is None else config.alpha
+        self.gates, self.guard = _gates(policy, config, self.alpha, run, gates)
+        decider = Decider(policy, self.gates, self.alpha, self.guard)
         self.reader = Reader(
             policy.spec.obs_dim,
             self.knobs,
@@ -71,6 +72,7 @@ class Service:
             config.limits,
             config.deadline_ms,
             None if decider.shares_calls else frozenset(map(Shape.of, self._warm())),
+            policy.require_models,
         )
         self.engine = Engine(
             decider,
@@ -82,7 +84,11 @@ class Service:
         )
         self.live = Live(policy)
         self.states = _checked_states(states, policy)
-        self.shadow = None if shadow is None else Shadow(shadow, policy, config.shadow_tolerance)
+        self.shadow = None
+        if shadow is not None:
+            for one in (self.knobs, *self.profiles.values()):
+                shadow.require_models(one)
+            self.shadow = Shadow(shadow, policy, config.shadow_tolerance)
         self.log = None if log is None else DecisionLog(log, policy, self._about(run))
         self.metrics = Metrics(self._counts, self._levels)
         self.connections = 0
@@ -92,9 +98,10 @@ class Service:
 
     def warm_up(self) -> None:
         """Compile all that a request can ask for, and measure what decisions cost."""
-        decider, obs = self.engine.decider, self.policy.spec.obs_mean
-        several = min(self.config.batch, 4)
-        decider.warm_up(self._warm(), several)
+        decider = self.engine.decider
+        decider.warm_up(self._warm(), min(self.config.batch, 4), self.config.max_candidates)
+        if self.shadow is not None:
+            self.shadow.warm_up(self._warm())
         largest = max(knobs.n for knobs in self._warm())
         if decider.shares_calls:
             largest = max(largest, min(1024, self.config.max_candidates))
@@ -102,13 +109,25 @@ class Service:
         def decide(rows: int, count: int) -> None:
             found = [knobs for knobs in self._warm() if knobs.n == count]
             one = found[0] if found else dataclasses.replace(self.knobs, n=count)
-            if decider.shares_calls:
-                self.policy.decide(np.tile(obs, (rows, 1)), one, t=0)
-            else:
-                for _ in range(rows):
-                    self.policy.decide(obs, one, t=0)
+            decider.decide([Job(self._trial(one))] * rows, Deadlines(np.full(rows, np.inf)))
 
         self.engine.costs.measure(decide, largest)
+
+    def _trial(self, knobs: Knobs) -> Ask:
+        """A request at the data's mean state, to time decisions with."""
+        return Ask(
+            rows=self.policy.spec.obs_mean[None],
+            single=True,
+            knobs=knobs,
+            seed=0,
+            t=0,
+            episode=None,
+            counted=False,
+            deadline_ms=None,
+            detail=True,
+            source="http",
+            arrived=time.perf_counter(),
+        )
 
     async def act(self, values: Any, source: str, arrived: float) -> tuple[Outcome, dict[str, Any]]:
         """The outcome of a request, and its answer."""
@@ -116,11 +135,10 @@ class Service:
             why = "stopping" if self.draining else "starting: its programs are being compiled"
             raise OverloadError(f"the server is {why}; ask again later", retry_after=5)
         ask = self.reader.read(values, source, arrived)
-        self.policy.require_models(ask.knobs)
         self.in_progress += 1
         try:
             outcome = await self._decided(ask)
-            if ask.detail or len(ask.rows) > MANY_ROWS:
+            if outcome.is_large:
                 return outcome, await asyncio.to_thread(answer, outcome, self.policy)
             return outcome, answer(outcome, self.policy)
         finally:
@@ -193,7 +211,7 @@ class Service:
             if self.gates is None
             else {
                 "names": list(self.gates.names),
-                "alpha": config.alpha,
+                "alpha": self.alpha,
                 "act": guard is not None,
                 "ladder": [] if guard is None else list(guard.ladder),
             },
@@ -245,6 +263,7 @@ class Service:
             "gemrl": gemrl.__version__,
             "run": None if run is None else str(run.resolve()),
             "started": time.time(),
+            "gates": None if self.gates is None else {"alpha": self.alpha},
             "guard": None
             if guard is None
             else {
@@ -284,30 +303,30 @@ class Service:
 
 
 def _gates(
-    policy: Policy, config: ServeConfig, run: Path | None, gates: Gates | None
+    policy: Policy, config: ServeConfig, alpha: float, run: Path | None, gates: Gates | None
 ) -> tuple[Gates | None, Guard | None]:
     """The gates that judge, and the guard where they may act."""
     if config.ladder is not None and config.gates != "act":
         raise ConfigError("--ladder says what acting gates do: it needs --gates act")
     if config.ladder is not None and "controller" in config.ladder:
         raise ConfigError("--ladder has 'controller': a server knows no controller of yours")
-    if config.gates == "off":
-        return None, None
-    found = gates
-    if found is None and run is not None and (run / FILE).exists():
+    found = None if config.gates == "off" else gates
+    if config.gates != "off" and found is None and run is not None and (run / FILE).exists():
         found = Gates.load(run, policy)
     if found is None:
-        if config.gates == "auto":
+        if config.alpha is not None:
+            raise ConfigError("--alpha is the gates' rate, and this server has no gates")
+        if config.gates in ("off", "auto"):
             return None, None
         raise ConfigError(
             f"--gates {config.gates}: the run has no gates; calibrate them with "
             "`gemrl audit RUN --gates`"
         )
     found.require_policy(policy)
-    found.require_alpha(config.alpha)
+    found.require_alpha(alpha)
     if config.gates != "act":
         return found, None
-    return found, Guard(policy, found, config.alpha, config.ladder)
+    return found, Guard(policy, found, alpha, config.ladder)
 
 
 def _checked_states(states: Dataset | None, policy: Policy) -> Dataset | None:

@@ -1,13 +1,17 @@
 """A second policy that decides on the same requests and never acts; differences are counted."""
 
 import queue
+import sys
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
+from gemrl.decide.decision import Decision
+from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
 from gemrl.deploy.serve.decider import Outcome
-from gemrl.errors import ConfigError, GemrlError
+from gemrl.errors import ConfigError
 
 WAITING = 64
 
@@ -48,6 +52,23 @@ class Shadow:
         except queue.Full:
             self.left_out += 1
 
+    def warm_up(self, knobs: Sequence[Knobs]) -> None:
+        """Compile what decisions with these knobs need."""
+        for one in knobs:
+            self.policy.decide(self.policy.spec.obs_mean, one, t=0)
+
+    def _decided(self, outcome: Outcome) -> Decision:
+        """The shadow's decision among as many candidates as were scored before the deadline."""
+        ask, decisions = outcome.ask, outcome.decisions
+        return self.policy.decide_again(
+            ask.rows,
+            ask.knobs,
+            seed=ask.pairs,
+            t=ask.steps,
+            block=np.array([decision.block for decision in decisions]),
+            n_scored=np.array([decision.n_scored for decision in decisions]),
+        )
+
     def close(self) -> None:
         """Finish what waits."""
         self._queue.put(None)
@@ -56,10 +77,12 @@ class Shadow:
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
             outcome, executed = item
-            ask = outcome.ask
             try:
-                found = self.policy.decide(ask.rows, ask.knobs, seed=ask.pairs, t=ask.steps)
-            except GemrlError:
+                found = self._decided(outcome)
+            except Exception as error:
+                # A state that the other policy cannot decide, or a defect; neither may end this.
+                if not self.failed:
+                    print(f"gemrl: the shadow policy failed: {error}", file=sys.stderr)
                 self.failed += 1
                 continue
             apart = float((np.abs(found.action - executed) / self.range).max())
