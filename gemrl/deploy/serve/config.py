@@ -92,7 +92,7 @@ class ServeConfig:
             or " " in self.token
         ):
             raise ConfigError(
-                f"the token must have {SHORTEST_TOKEN} or more plain letters and no space: take the "
+                f"the token must have {SHORTEST_TOKEN} or more plain letters, no space: take the "
                 "output of `python -c 'import secrets; print(secrets.token_urlsafe())'`"
             )
 
