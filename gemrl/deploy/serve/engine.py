@@ -22,6 +22,11 @@ from gemrl.errors import OverloadError
 
 # What passes between a decision and its answer on the wire, beside the measured cost.
 REPLY_SECONDS = 1e-3
+# The client's clock runs while the request waits to be read, too: longer where more wait.
+REPLY_SHARE = 0.15
+# How often the event loop's lag is looked at, and how much of it is kept from look to look.
+BEAT_SECONDS = 0.005
+LAG_KEPT = 0.9
 # A batch that nobody may interrupt takes no longer than this, where it has several requests.
 SLICE_SECONDS = 0.01
 # A request without a deadline has its turn before those whose deadline is later than this.
@@ -88,6 +93,7 @@ class Engine:
         self._running: Deadlines | None = None
         self._ending = 0.0
         self._try_again = 0.0
+        self.lag = 0.0
         self._deciding = 0
         self._stopping = False
         self._wake = threading.Condition()
@@ -97,7 +103,16 @@ class Engine:
     def start(self) -> None:
         """Begin to decide for the event loop that runs here."""
         self._loop = asyncio.get_running_loop()
+        self._beat = self._loop.create_task(self._watch())
         self._thread.start()
+
+    async def _watch(self) -> None:
+        """Learn how far the event loop lags behind: what comes waits as long to be read."""
+        assert self._loop is not None
+        while True:
+            due = self._loop.time() + BEAT_SECONDS
+            await asyncio.sleep(BEAT_SECONDS)
+            self.lag = max(self._loop.time() - due, LAG_KEPT * self.lag)
 
     def stop(self) -> None:
         """Turn away what still waits, and end the thread."""
@@ -121,7 +136,9 @@ class Engine:
         """Put a request into the queue, from an event loop; the future has its outcome."""
         assert self._loop is not None
         limit = self.wait if ask.deadline_ms is None else ask.deadline_ms / 1000
-        one = Waiting(ask, self._loop.create_future(), ask.arrived + limit)
+        # It may have waited so long to be read, and its answer may wait as long to be sent.
+        held_up = 2 * self.lag if ask.deadline_ms is not None else 0.0
+        one = Waiting(ask, self._loop.create_future(), ask.arrived + limit - held_up)
         rows = len(ask.rows)
         with self._wake:
             if self._stopping:
@@ -231,7 +248,7 @@ class Engine:
         chunk = self.costs.seconds(rows, CHUNK)
         # Ranking reads every candidate once, which costs little beside the critics.
         ranked = [(one, 0.1 * self.costs.seconds(rows, one.ask.candidates)) for one in taken]
-        at = [one.deadline - REPLY_SECONDS - 2 * chunk - cost for one, cost in ranked]
+        at = [one.deadline - _reply(one) - 2 * chunk - cost for one, cost in ranked]
         deadlines = Deadlines(np.array(at))
         # What a search takes to end once it is told to: the chunk that it is at, and ranking.
         self._ending = chunk + max((cost for _, cost in ranked), default=0.0)
@@ -293,6 +310,11 @@ class Engine:
             else:
                 one.answer.set_result(outcome)
             self._loop.call_soon(self.done, outcome)
+
+
+def _reply(one: Waiting) -> float:
+    """Seconds that a search leaves for what its request and answer spend on the way."""
+    return max(REPLY_SECONDS, REPLY_SHARE * (one.deadline - one.ask.arrived))
 
 
 def _turn(one: Waiting) -> float:

@@ -170,6 +170,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     noise = (
         "Invalid HTTP request received.",
         "ASGI callable returned without completing handshake.",
+        "Invalid UTF-8 sequence received from client.",
     )
     return record.getMessage() not in noise
 

@@ -296,6 +296,7 @@ class Service:
             "connections": {"": float(self.connections)},
             "ready": {"": float(self.ready and not self.draining)},
             "cost_factor": {"": float(self.engine.costs.factor)},
+            "loop_lag_seconds": {"": float(self.engine.lag)},
             "shadow_largest_difference": {
                 "": 0.0 if self.shadow is None else float(self.shadow.largest)
             },
