@@ -106,12 +106,8 @@ class Decider:
         """The decisions at each request's observations."""
         first = asks[0]
         timed = first.deadline_ms is not None
-        if len(asks) == 1 and len(first.rows) == 1:
-            until = DeadlinesOf(deadlines, places) if timed else None
-            call = {"seed": first.pairs, "t": first.t, "deadline_ms": until}
-            return [[self.policy.decide(first.rows, first.knobs, **call).row(0)]]
         sizes = [len(ask.rows) for ask in asks]
-        if not self.shares_calls:
+        if not self.shares_calls or sizes == [1]:
             return [[self._alone(first, row, deadlines, places[0]) for row in range(sizes[0])]]
         same = all(ask.knobs == first.knobs for ask in asks)
         each = [ask.knobs for ask, size in zip(asks, sizes, strict=True) for _ in range(size)]

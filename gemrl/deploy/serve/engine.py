@@ -94,7 +94,6 @@ class Engine:
         self._ending = 0.0
         self._try_again = 0.0
         self.lag = 0.0
-        self._deciding = 0
         self._stopping = False
         self._wake = threading.Condition()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -126,11 +125,6 @@ class Engine:
     def waiting(self) -> int:
         """Observations in the queue."""
         return self._rows_waiting
-
-    @property
-    def busy(self) -> bool:
-        """Is any request waiting or being decided?"""
-        return bool(self._waiting) or self._deciding > 0
 
     def submit(self, ask: Ask) -> "asyncio.Future[Outcome]":
         """Put a request into the queue, from an event loop; the future has its outcome."""
@@ -185,7 +179,7 @@ class Engine:
             if taken:
                 self._decide(taken, self._running)
             with self._wake:
-                self._running, self._deciding = None, 0
+                self._running = None
 
     def _take(self) -> list[Waiting]:
         """The next batch, the nearest deadline first; what cannot be in time is turned away."""
@@ -220,7 +214,6 @@ class Engine:
         self._answer(away)
         self._waiting = left
         self._rows_waiting = sum(len(one.ask.rows) for one in left)
-        self._deciding = len(taken)
         return taken
 
     def _to_be_tried(self, one: Waiting, now: float) -> bool:

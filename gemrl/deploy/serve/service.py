@@ -200,13 +200,7 @@ class Service:
             "knobs": self.knobs.to_json(),
             "words": {name: list(words) for name, words in WORDS.items()},
             "profiles": {name: knobs.to_json() for name, knobs in self.profiles.items()},
-            "limits": {
-                "candidates": config.max_candidates,
-                "rows": config.max_rows,
-                "scored": config.max_scored,
-                "request_bytes": config.max_request_bytes,
-                "deadline_ms": config.max_deadline_ms,
-            },
+            "limits": dataclasses.asdict(config.limits),
             "gates": None
             if self.gates is None
             else {
