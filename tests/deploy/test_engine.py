@@ -33,6 +33,20 @@ def request(obs, seed=0, deadline_ms=None, knobs=KNOBS):
     )
 
 
+def submitted(engine, ask):
+    """A future with the outcome of a request."""
+    future = asyncio.get_running_loop().create_future()
+
+    def decided(outcome):
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    engine.submit(ask, decided)
+    return future
+
+
 def serve(decider, asks, begin=True, **options):
     """Outcomes or errors of requests that all wait before the thread begins."""
     settings = {"queue": 64, "batch": 64, "wait_ms": 60_000, "overload": "shed"} | options
@@ -44,7 +58,7 @@ def serve(decider, asks, begin=True, **options):
         answers = []
         for one in asks:
             try:
-                answers.append(engine.submit(one))
+                answers.append(submitted(engine, one))
             except OverloadError as error:
                 answers.append(error)
         if begin:
@@ -136,7 +150,7 @@ def test_costs_that_were_too_high_once_do_not_turn_everything_away_for_ever(deci
         answered = 0
         for number in range(400):
             try:
-                await engine.submit(request(observations[number % 40], deadline_ms=200))
+                await submitted(engine, request(observations[number % 40], deadline_ms=200))
                 answered += 1
             except OverloadError:
                 await asyncio.sleep(0.01)
@@ -218,9 +232,9 @@ def test_a_request_with_a_nearer_deadline_ends_a_long_search(run_folder, observa
         )
         engine.costs.candidate = 0.005 / 128
         engine.start()
-        long = engine.submit(request(observations[0], deadline_ms=60_000, knobs=many))
+        long = submitted(engine, request(observations[0], deadline_ms=60_000, knobs=many))
         await asyncio.sleep(0.1)
-        short = engine.submit(request(observations[1], deadline_ms=1_000))
+        short = submitted(engine, request(observations[1], deadline_ms=1_000))
         answers = await asyncio.gather(long, short)
         await asyncio.to_thread(engine.stop)
         return answers
@@ -240,13 +254,13 @@ def test_stopping_turns_away_what_waits(decider, observations):
             decider, queue=8, batch=8, wait_ms=1000, overload="shed", done=lambda _: None
         )
         engine._loop = asyncio.get_running_loop()
-        answer = engine.submit(request(observations[0]))
+        answer = submitted(engine, request(observations[0]))
         engine._stopping = True
         engine._thread.start()
         with pytest.raises(OverloadError, match="stopping"):
             await answer
         with pytest.raises(OverloadError, match="stopping"):
-            engine.submit(request(observations[0]))
+            submitted(engine, request(observations[0]))
 
     asyncio.run(run())
 

@@ -242,10 +242,10 @@ def require_idle(server: Server) -> None:
     """Nothing is left over in the server."""
     service = server.service
     for _ in range(200):
-        if not (service.connections or service.in_progress or service.engine.busy):
+        if not (service.connections or service.in_progress or service.engine.waiting):
             return
         time.sleep(0.02)
-    raise AssertionError((service.connections, service.in_progress, service.engine.busy))
+    raise AssertionError((service.connections, service.in_progress, service.engine.waiting))
 
 
 def test_without_the_token_every_route_answers_401(fast_policy):

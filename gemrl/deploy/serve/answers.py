@@ -11,8 +11,12 @@ from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
 from gemrl.decide.verdict import Verdict
 from gemrl.deploy.serve.decider import Outcome
+from gemrl.errors import GemrlError, OverloadError, RefusedError, RequestError
 from gemrl.maths.mixture import Mixture
 
+# Requests above this are read outside the event loop.
+LARGE = 65_536
+LONGEST_MESSAGE = 1_000
 AUDITS = ("log_support", "support_z", "violation", "collapse_dist")
 
 
@@ -39,6 +43,31 @@ def answer(outcome: Outcome, policy: Policy) -> dict[str, Any]:
 @lru_cache(maxsize=1024)
 def _knobs(knobs: Knobs) -> dict[str, Any]:
     return knobs.to_json()
+
+
+class TooLargeError(RequestError):
+    """The body is larger than the server takes."""
+
+
+class TooSlowError(RequestError):
+    """The body came too slowly."""
+
+
+STATUS = {OverloadError: 503, RefusedError: 422, TooLargeError: 413, TooSlowError: 408}
+
+
+def status_of(error: BaseException) -> int:
+    """The HTTP status of an error."""
+    return STATUS.get(type(error), 400) if isinstance(error, GemrlError) else 500
+
+
+def typed_error(error: BaseException) -> dict[str, Any]:
+    """What a client learns of an error; of a defect of ours, nothing of our inside."""
+    if not isinstance(error, GemrlError):
+        return {"error": {"type": "InternalError", "message": "see the server's log"}}
+    kind = "RequestError" if isinstance(error, RequestError) else type(error).__name__
+    # A message quotes what was sent, which may be long.
+    return {"error": {"type": kind, "message": str(error)[:LONGEST_MESSAGE]}}
 
 
 def timings(outcome: Outcome) -> dict[str, float]:

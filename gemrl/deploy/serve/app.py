@@ -1,47 +1,39 @@
-"""The routes: the OpenPI wire at the root, JSON under /v1, health, metrics and the page."""
+"""The routes of HTTP: JSON under /v1, health, metrics and the page."""
 
 import asyncio
 import html
-import json
 import time
-import traceback
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs
 
-import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.routing import Route
 
-from gemrl.deploy.serve import wire
-from gemrl.deploy.serve.door import COOKIE, CSP, App, Door
+from gemrl.deploy.serve.answers import LARGE, TooLargeError, TooSlowError, status_of, typed_error
+from gemrl.deploy.serve.door import COOKIE, CSP, Door
 from gemrl.deploy.serve.openapi import description
-from gemrl.deploy.serve.requests import from_json, from_large_json, with_array
+from gemrl.deploy.serve.requests import from_json, from_large_json
 from gemrl.deploy.serve.service import Service, as_json
-from gemrl.errors import GemrlError, OverloadError, RefusedError, RequestError
+from gemrl.errors import GemrlError, OverloadError, RequestError
 
 PAGE = files("gemrl.deploy").joinpath("page")
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-# Requests above this are read outside the event loop.
-LARGE = 65_536
 LONGEST_FORM = 4_096
-LONGEST_MESSAGE = 1_000
 # How many times the largest body is read from a client that sends more.
 READ_AWAY = 8
 # How long a client may take to send a body.
 BODY_SECONDS = 10.0
 
 
-def application(service: Service) -> App:
+def application(service: Service) -> Door:
     """The ASGI application of a service."""
     routes = Routes(service)
     app = Starlette(
         routes=[
-            WebSocketRoute("/", routes.wire),
             Route("/", routes.page, methods=["GET"]),
             Route("/static/{name}", routes.static, methods=["GET"]),
             Route("/login", routes.login, methods=["POST"]),
@@ -93,49 +85,6 @@ class Routes:
         if outcome.is_large:
             return self._bytes(await asyncio.to_thread(as_json, answer))
         return self._json(answer)
-
-    async def wire(self, socket: WebSocket) -> None:
-        """WebSocket /: metadata on connecting, then an answer to each message."""
-        await socket.accept()
-        try:
-            await socket.send_bytes(wire.pack(self._metadata))
-            while True:
-                message = await socket.receive()
-                arrived = time.perf_counter()
-                if message["type"] == "websocket.disconnect":
-                    return
-                reply = await self._reply(message.get("bytes"), arrived)
-                if isinstance(reply, bytes):
-                    await socket.send_bytes(reply)
-                else:
-                    await socket.send_text(reply)
-        except (WebSocketDisconnect, RuntimeError, OSError):
-            return  # The client has gone, perhaps in the middle of an answer.
-
-    async def _reply(self, message: bytes | None, arrived: float) -> bytes | str:
-        """The packed answer; a mistake becomes text, which the OpenPI client raises."""
-        try:
-            if message is None:
-                raise RequestError("the message is text: send msgpack as a binary frame")
-            large = len(message) > LARGE
-            values = (
-                await asyncio.to_thread(_unpack_large, message) if large else wire.unpack(message)
-            )
-            outcome, answer = await self.service.act(values, "websocket", arrived)
-        except GemrlError as error:
-            status = _status(error)
-            self.service.metrics.answered("websocket", status)
-            return json.dumps(_typed(error))
-        except Exception:
-            traceback.print_exc()
-            self.service.metrics.answered("websocket", 500)
-            return json.dumps(
-                {"error": {"type": "InternalError", "message": "see the server's log"}}
-            )
-        self.service.metrics.answered("websocket", 200)
-        actions = np.array([decision.action for decision in outcome.decisions])
-        infer = {"infer_ms": answer["timings"]["decide_ms"]}
-        return wire.pack(answer | {"actions": actions, "server_timing": infer})
 
     async def metadata(self, request: Request) -> Response:
         """GET /v1/metadata."""
@@ -241,17 +190,17 @@ class Routes:
         except ClientDisconnect as error:
             raise RequestError("the body ends before its length") from error
         except TimeoutError as error:
-            raise _TooSlowError("the body came too slowly") from error
+            raise TooSlowError("the body came too slowly") from error
         if size > most:
-            raise _TooLargeError(f"the body has more than {most} bytes")
+            raise TooLargeError(f"the body has more than {most} bytes")
         return b"".join(parts)
 
     def _gemrl_error(self, error: GemrlError) -> Response:
         headers = {}
         if isinstance(error, OverloadError):
             headers["retry-after"] = str(error.retry_after)
-        body = as_json(_typed(error))
-        return self._bytes(body, status=_status(error), headers=headers)
+        body = as_json(typed_error(error))
+        return self._bytes(body, status=status_of(error), headers=headers)
 
     def _error(
         self, status: int, kind: str, message: str, headers: dict[str, str] | None = None
@@ -278,32 +227,6 @@ class Routes:
             **(headers or {}),
         }
         return Response(body, status, headers, media_type=kind)
-
-
-def _unpack_large(message: bytes) -> Any:
-    return with_array(wire.unpack(message))
-
-
-class _TooLargeError(RequestError):
-    """The body is larger than the server takes."""
-
-
-class _TooSlowError(RequestError):
-    """The body came too slowly."""
-
-
-STATUS = {OverloadError: 503, RefusedError: 422, _TooLargeError: 413, _TooSlowError: 408}
-
-
-def _status(error: GemrlError) -> int:
-    """The HTTP status of an error."""
-    return STATUS.get(type(error), 400)
-
-
-def _typed(error: GemrlError) -> dict[str, Any]:
-    kind = "RequestError" if isinstance(error, RequestError) else type(error).__name__
-    # A message quotes what was sent, which may be long.
-    return {"error": {"type": kind, "message": str(error)[:LONGEST_MESSAGE]}}
 
 
 def _query(request: Request, name: str) -> int | None:

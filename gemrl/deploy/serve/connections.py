@@ -1,6 +1,7 @@
 """Uvicorn's HTTP with bounds that it lacks: connections, and the time that a request may take."""
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -9,8 +10,6 @@ from gemrl.deploy.serve.service import as_json
 
 # How long a client may take to send the head of a request.
 HEAD_SECONDS = 10.0
-
-REASONS = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
 
 
 def protocol_for(connections: int) -> type[HttpToolsProtocol]:
@@ -63,13 +62,19 @@ class _BoundedHttp(HttpToolsProtocol):
         """Answer with a typed error and close."""
         if self.transport.is_closing():
             return
-        body = as_json({"error": {"type": kind, "message": message}})
-        head = [
-            f"HTTP/1.1 {status} {REASONS[status]}",
-            "content-type: application/json",
-            f"content-length: {len(body)}",
-            "connection: close",
-            *(["retry-after: 1"] if status == 503 else []),
-        ]
-        self.transport.write("\r\n".join([*head, "", ""]).encode() + body)
+        self.transport.write(raw_error(status, kind, message))
         self.transport.close()
+
+
+def raw_error(status: int, kind: str, message: str) -> bytes:
+    """A typed error as a whole HTTP answer, after which the connection is closed."""
+    body = as_json({"error": {"type": kind, "message": message}})
+    head = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
+        *(["retry-after: 1"] if status == 503 else []),
+        *(["www-authenticate: Bearer"] if status == 401 else []),
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + body

@@ -16,7 +16,7 @@ App = Callable[[Scope, Any, Send], Awaitable[None]]
 
 
 class Door:
-    """Lets requests through to an ASGI application, HTTP and WebSocket alike."""
+    """Says who may come in by HTTP or WebSocket; lets HTTP through to an ASGI application."""
 
     def __init__(self, app: App, service: Service, sign_in: Callable[[str], bytes]) -> None:
         """`sign_in` gives the page that asks for the token, with a message."""
@@ -25,33 +25,37 @@ class Door:
         self.sign_in = sign_in
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] != "http":
             return await self.app(scope, receive, send)
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = self._refusal(scope, headers)
+        refusal = self.refusal("http", scope["method"], scope["path"], headers)
         if refusal is not None:
             status, kind, message = refusal
-            self.service.metrics.answered(scope["type"], status)
+            self.service.metrics.answered("http", status)
             wants_page = "text/html" in headers.get(b"accept", "")
-            if status == 401 and scope["type"] == "http" and scope["path"] == "/" and wants_page:
-                return await _respond(send, scope, 401, self.sign_in(""), b"text/html")
-            return await refuse(send, scope, status, kind, message)
+            if status == 401 and scope["path"] == "/" and wants_page:
+                return await _respond(send, 401, self.sign_in(""), b"text/html")
+            body = as_json({"error": {"type": kind, "message": message}})
+            return await _respond(send, status, body, b"application/json")
         self.service.connections += 1
         try:
             await self.app(scope, receive, send)
         finally:
             self.service.connections -= 1
 
-    def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> tuple[int, str, str] | None:
+    def refusal(
+        self, way: str, method: str, path: str, headers: dict[bytes, str]
+    ) -> tuple[int, str, str] | None:
+        """Status, kind and message for whoever may not come in. The way is http or websocket."""
         config, host = self.service.config, headers.get(b"host", "")
         # A page of another site must not reach a server on this machine by a name of its own.
         if config.token is None and not _names_this(host, config.host):
             return 403, "HostError", "the request names another host"
         origin = headers.get(b"origin")
-        changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
+        changes = way == "websocket" or method not in ("GET", "HEAD")
         if changes and origin is not None and origin.split("://", 1)[-1] != host:
             return 403, "OriginError", "the request comes from a page of another site"
-        sign_in = scope["path"] == "/login" and scope.get("method") == "POST"
+        sign_in = path == "/login" and method == "POST"
         if config.token is not None and not sign_in and not self.knows(_shown(headers)):
             return 401, "TokenError", "this server wants its token: Authorization: Bearer TOKEN"
         if self.service.connections >= config.connections:
@@ -83,13 +87,7 @@ def _names_this(host: str, listening: str) -> bool:
     return is_loopback(name) or name == listening
 
 
-async def refuse(send: Send, scope: Scope, status: int, kind: str, message: str) -> None:
-    """Answer with a typed error, before a WebSocket is accepted too."""
-    body = as_json({"error": {"type": kind, "message": message}})
-    await _respond(send, scope, status, body, b"application/json")
-
-
-async def _respond(send: Send, scope: Scope, status: int, body: bytes, kind: bytes) -> None:
+async def _respond(send: Send, status: int, body: bytes, kind: bytes) -> None:
     headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
     headers += [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
     if kind == b"text/html":
@@ -100,14 +98,8 @@ async def _respond(send: Send, scope: Scope, status: int, body: bytes, kind: byt
         headers.append((b"www-authenticate", b"Bearer"))
     if status == 503:
         headers.append((b"retry-after", b"1"))
-    prefix = ""
-    if scope["type"] == "websocket":
-        if "websocket.http.response" not in scope.get("extensions", {}):
-            return await send({"type": "websocket.close", "code": 1008})
-        prefix = "websocket."
-    start = {"type": f"{prefix}http.response.start", "status": status, "headers": headers}
-    await send(start)
-    await send({"type": f"{prefix}http.response.body", "body": body})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 CSP = (

@@ -42,10 +42,13 @@ class Waiting:
     """A request in the queue and where its answer goes."""
 
     ask: Ask
-    answer: "asyncio.Future[Outcome]"
+    decided: Callable[[Outcome | Exception], None]
+    """Hears of its end, in the event loop."""
     deadline: float
     """When it is given up, by `time.perf_counter()`."""
     fallback: str | None = None
+    gone: bool = False
+    """Whether nobody waits for it any more."""
 
     @property
     def timed(self) -> bool:
@@ -126,13 +129,12 @@ class Engine:
         """Observations in the queue."""
         return self._rows_waiting
 
-    def submit(self, ask: Ask) -> "asyncio.Future[Outcome]":
-        """Put a request into the queue, from an event loop; the future has its outcome."""
-        assert self._loop is not None
+    def submit(self, ask: Ask, decided: Callable[[Outcome | Exception], None]) -> Waiting:
+        """Put a request into the queue, from the event loop, where `decided` hears of its end."""
         limit = self.wait if ask.deadline_ms is None else ask.deadline_ms / 1000
         # It may have waited so long to be read, and its answer may wait as long to be sent.
         held_up = 2 * self.lag if ask.deadline_ms is not None else 0.0
-        one = Waiting(ask, self._loop.create_future(), ask.arrived + limit - held_up)
+        one = Waiting(ask, decided, ask.arrived + limit - held_up)
         rows = len(ask.rows)
         with self._wake:
             if self._stopping:
@@ -154,7 +156,7 @@ class Engine:
                 # A search that may end early makes room for this one.
                 self._running.bring_forward(self._latest_start(one) - self._ending)
             self._wake.notify()
-        return one.answer
+        return one
 
     def _least(self, one: Waiting) -> float:
         """Seconds that a request takes at least: its first chunk, or all where it has no deadline.
@@ -189,7 +191,7 @@ class Engine:
         away: list[tuple[Waiting, Outcome | Exception]] = []
         rows, seconds, fixed = 0, 2 * self.costs.seconds(0, 0) + REPLY_SECONDS, 0.0
         for one in sorted(self._waiting, key=_turn):
-            if one.answer.cancelled():
+            if one.gone:
                 continue
             late = now + self._least(one) + REPLY_SECONDS > one.deadline
             if late and not self._to_the_anchor(one, now) and not self._to_be_tried(one, now):
@@ -289,19 +291,16 @@ class Engine:
         assert self._loop is not None
         now = time.perf_counter()
         for one, outcome in answers:
-            if one.answer.done():
-                continue  # Whoever asked has gone.
+            if one.gone:
+                continue
             if not isinstance(outcome, Outcome):
-                one.answer.set_exception(outcome)
+                one.decided(outcome)
                 continue
             if now > one.deadline:
                 said = "it was decided after its deadline: ask again later"
-                one.answer.set_exception(self._shed("late", said))
+                one.decided(self._shed("late", said))
                 continue
-            if outcome.refusal is not None:
-                one.answer.set_exception(outcome.refusal)
-            else:
-                one.answer.set_result(outcome)
+            one.decided(outcome if outcome.refusal is None else outcome.refusal)
             self._loop.call_soon(self.done, outcome)
 
 

@@ -18,6 +18,7 @@ from gemrl.deploy.serve.app import application
 from gemrl.deploy.serve.config import ServeConfig
 from gemrl.deploy.serve.connections import protocol_for
 from gemrl.deploy.serve.service import Service
+from gemrl.deploy.serve.socket import socket_for
 from gemrl.errors import ConfigError
 
 # How long a thread may hold the interpreter while another waits for it: the deciding thread and the
@@ -101,18 +102,16 @@ class Server:
         sys.setswitchinterval(SWITCH_SECONDS)
         self._loop = asyncio.get_running_loop()
         config = self.config
+        door = application(self.service)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                application(self.service),
+                door,
                 log_level="warning",
                 access_log=False,
                 lifespan="off",
                 server_header=False,
                 http=protocol_for(2 * config.connections + SPARE_CONNECTIONS),
-                ws="websockets-sansio",
-                ws_max_size=config.max_request_bytes,
-                # Compression would cost more than it saves on this wire, and bombs come in it.
-                ws_per_message_deflate=False,
+                ws=socket_for(self.service, door),
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=2,
             )
@@ -164,15 +163,10 @@ class Server:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line of Uvicorn's belongs on the screen: anybody can cause these, as often as
+    """Whether a line of Uvicorn's belongs on the screen: anybody can cause this one, as often as
     they like, and the counts of /metrics have them.
     """
-    noise = (
-        "Invalid HTTP request received.",
-        "ASGI callable returned without completing handshake.",
-        "Invalid UTF-8 sequence received from client.",
-    )
-    return record.getMessage() not in noise
+    return record.getMessage() != "Invalid HTTP request received."
 
 
 class _Uvicorn(uvicorn.Server):

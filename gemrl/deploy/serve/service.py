@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gemrl.decide.search import Deadlines
 from gemrl.deploy.serve.answers import answer
 from gemrl.deploy.serve.config import ServeConfig
 from gemrl.deploy.serve.decider import Decider, Job, Outcome
-from gemrl.deploy.serve.engine import Engine
+from gemrl.deploy.serve.engine import Engine, Waiting
 from gemrl.deploy.serve.live import Live
 from gemrl.deploy.serve.log import DecisionLog, LogConfig
 from gemrl.deploy.serve.metrics import Metrics, Values
@@ -131,26 +132,66 @@ class Service:
 
     async def act(self, values: Any, source: str, arrived: float) -> tuple[Outcome, dict[str, Any]]:
         """The outcome of a request, and its answer."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def decided(outcome: Outcome | Exception) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, Outcome):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
+
+        waiting = self.begin(values, source, arrived, decided)
+        self.in_progress += 1
+        try:
+            outcome = await future
+            if outcome.is_large:
+                return outcome, await asyncio.to_thread(self.answer, outcome)
+            return outcome, self.answer(outcome)
+        except asyncio.CancelledError:
+            self.leave(waiting)
+            raise
+        finally:
+            self.in_progress -= 1
+
+    def begin(
+        self,
+        values: Any,
+        source: str,
+        arrived: float,
+        decided: Callable[[Outcome | Exception], None],
+    ) -> Waiting:
+        """Put a request into the queue; `decided` hears of its end, in the event loop."""
         if self.draining or not self.ready:
             why = "stopping" if self.draining else "starting: its programs are being compiled"
             raise OverloadError(f"the server is {why}; ask again later", retry_after=5)
         ask = self.reader.read(values, source, arrived)
-        self.in_progress += 1
-        try:
-            outcome = await self._decided(ask)
-            if outcome.is_large:
-                return outcome, await asyncio.to_thread(answer, outcome, self.policy)
-            return outcome, answer(outcome, self.policy)
-        finally:
-            self.in_progress -= 1
 
-    async def _decided(self, ask: Ask) -> Outcome:
+        def ended(outcome: Outcome | Exception) -> None:
+            if not isinstance(outcome, Outcome):
+                self._give_back(ask)
+            decided(outcome)
+
         try:
-            return await self.engine.submit(ask)
-        except BaseException:
-            if ask.counted and ask.episode is not None and isinstance(ask.t, int):
-                self.reader.episodes.give_back(ask.episode, ask.t)
+            return self.engine.submit(ask, ended)
+        except OverloadError:
+            self._give_back(ask)
             raise
+
+    def leave(self, waiting: Waiting) -> None:
+        """Whoever asked has gone: it need not be decided."""
+        waiting.gone = True
+        self._give_back(waiting.ask)
+
+    def answer(self, outcome: Outcome) -> dict[str, Any]:
+        """What is told of an outcome."""
+        return answer(outcome, self.policy)
+
+    def _give_back(self, ask: Ask) -> None:
+        """A step that was counted, and that no action came of."""
+        if ask.counted and ask.episode is not None and isinstance(ask.t, int):
+            self.reader.episodes.give_back(ask.episode, ask.t)
 
     def state(self, row: int | None) -> dict[str, Any]:
         """A state of the dataset: the given row, or a random one."""
