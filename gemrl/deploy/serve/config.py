@@ -40,6 +40,9 @@ class ServeConfig:
     """Observations that may wait."""
     batch: int = 64
     """Observations that are decided together."""
+    threads: int | None = None
+    """Threads that share the observations of a batch. Unless told, a core is left to those who
+    ask."""
     wait_ms: float = 1000.0
     """How long a request without a deadline may wait before it is turned away."""
     deadline_ms: float | None = None
@@ -79,6 +82,8 @@ class ServeConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value <= 86_400_000):
                 raise ConfigError(f"{_flag(name)} = {value!r}: must be at least 0, at most a day")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise ConfigError(f"--threads = {self.threads!r}: must be from 1 to 1,024")
         given = self.deadline_ms
         if given is not None and not 0 < given <= self.max_deadline_ms:
             raise ConfigError(

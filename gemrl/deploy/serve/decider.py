@@ -93,12 +93,12 @@ class Decider:
 
     def _groups(self, jobs: Sequence[Job]) -> list[list[int]]:
         """Places of jobs that share a call: those with and those without a deadline apart."""
+        every = range(len(jobs))
         if not self.shares_calls:
-            return [[place] for place in range(len(jobs))]
-        shared: dict[bool, list[int]] = {}
-        for place, job in enumerate(jobs):
-            shared.setdefault(job.ask.deadline_ms is None, []).append(place)
-        return list(shared.values())
+            return [[place] for place in every]
+        timed = [place for place in every if jobs[place].ask.deadline_ms is not None]
+        untimed = [place for place in every if jobs[place].ask.deadline_ms is None]
+        return [places for places in (timed, untimed) if places]
 
     def _decisions(
         self, asks: Sequence[Ask], deadlines: Deadlines, places: Sequence[int]
@@ -125,7 +125,7 @@ class Decider:
         only = slice(row, row + 1)
         until = None if ask.deadline_ms is None else DeadlinesOf(deadlines, [place])
         call = {"seed": ask.pairs[only], "t": ask.steps[only], "deadline_ms": until}
-        return self.policy.decide(ask.rows[only], ask.knobs, **call).row(0)
+        return self.policy.decide(ask.rows[row], ask.knobs, **call)
 
     def _judged(self, job: Job, decisions: list[Decision], started: float) -> Outcome | GemrlError:
         """With the gates' word on each, and where they may act, what the guard makes of it."""

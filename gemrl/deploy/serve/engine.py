@@ -23,7 +23,7 @@ from gemrl.errors import OverloadError
 # What passes between a decision and its answer on the wire, beside the measured cost.
 REPLY_SECONDS = 1e-3
 # The client's clock runs while the request waits to be read, too: longer where more wait.
-REPLY_SHARE = 0.15
+REPLY_SHARE = 0.25
 # How often the event loop's lag is looked at, and how much of it is kept from look to look.
 BEAT_SECONDS = 0.005
 LAG_KEPT = 0.9
@@ -189,11 +189,11 @@ class Engine:
         taken: list[Waiting] = []
         left: list[Waiting] = []
         away: list[tuple[Waiting, Outcome | Exception]] = []
-        rows, seconds, fixed = 0, 2 * self.costs.seconds(0, 0) + REPLY_SECONDS, 0.0
+        rows, seconds, fixed = 0, 2 * self.costs.seconds(0, 0), 0.0
         for one in sorted(self._waiting, key=_turn):
             if one.gone:
                 continue
-            late = now + self._least(one) + REPLY_SECONDS > one.deadline
+            late = now + self._least(one) + _reply(one) > one.deadline
             if late and not self._to_the_anchor(one, now) and not self._to_be_tried(one, now):
                 said = "it cannot be decided before its deadline: ask again later"
                 away.append((one, self._shed("deadline", said)))
@@ -205,7 +205,7 @@ class Engine:
             fits = (
                 (not taken or one.timed is taken[0].timed)
                 and rows + count <= self.batch
-                and now + seconds + 2 * cost <= one.deadline
+                and now + seconds + 2 * cost + _reply(one) <= one.deadline
                 and fixed + whole <= SLICE_SECONDS
             )
             if taken and not fits:
@@ -232,7 +232,7 @@ class Engine:
         if self.overload != "anchor":
             return False
         anchor = one.ask.at_the_anchor()
-        if now + 2 * self.costs.seconds(len(anchor.rows), 1) + REPLY_SECONDS > one.deadline:
+        if now + 2 * self.costs.seconds(len(anchor.rows), 1) + _reply(one) > one.deadline:
             return False
         one.ask, one.fallback = anchor, "overload"
         return True
@@ -254,7 +254,7 @@ class Engine:
 
     def _latest_start(self, one: Waiting) -> float:
         """When a request must begin at the latest, so that its answer is in time."""
-        return one.deadline - self._least(one) - 2 * REPLY_SECONDS
+        return one.deadline - self._least(one) - _reply(one) - REPLY_SECONDS
 
     def _decide(self, taken: list[Waiting], deadlines: Deadlines) -> None:
         jobs = [Job(one.ask, one.fallback) for one in taken]
@@ -306,7 +306,8 @@ class Engine:
 
 def _reply(one: Waiting) -> float:
     """Seconds that a search leaves for what its request and answer spend on the way."""
-    return max(REPLY_SECONDS, REPLY_SHARE * (one.deadline - one.ask.arrived))
+    share = REPLY_SHARE * (one.deadline - one.ask.arrived) if one.timed else 0.0
+    return max(REPLY_SECONDS, share)
 
 
 def _turn(one: Waiting) -> float:

@@ -60,7 +60,7 @@ class Ask:
     @cached_property
     def steps(self) -> np.ndarray:
         """[B] The step of each row; zero where it was not told, and no schedule looks at it."""
-        return np.broadcast_to(0 if self.t is None else self.t, (len(self.rows),))
+        return np.full(len(self.rows), 0 if self.t is None else self.t)
 
     def at_the_anchor(self) -> "Ask":
         """The same request, to be answered with the anchor alone."""

@@ -23,7 +23,7 @@ from gemrl.errors import ConfigError
 
 # How long a thread may hold the interpreter while another waits for it: the deciding thread and the
 # event loop hand over to one another several times in a request.
-SWITCH_SECONDS = 5e-4
+SWITCH_SECONDS = 2e-4
 # Connections that have sent no request yet are not counted as such, but they take room too.
 SPARE_CONNECTIONS = 16
 

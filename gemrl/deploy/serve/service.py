@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -28,6 +28,10 @@ from gemrl.deploy.serve.metrics import Metrics, Values
 from gemrl.deploy.serve.requests import Ask, Reader
 from gemrl.deploy.serve.shadow import Shadow
 from gemrl.errors import ConfigError, OverloadError, RequestError
+from gemrl.learn.loop import usable_cores
+
+if TYPE_CHECKING:
+    from gemrl.decide.fast.backend import FastBackend
 
 ALPHA = 0.01
 
@@ -65,6 +69,12 @@ class Service:
                 )
         self.alpha = ALPHA if config.alpha is None else config.alpha
         self.gates, self.guard = _gates(policy, config, self.alpha, run, gates)
+        if policy.backend.name == "fast":
+            # Decisions and answers must not take turns on the same core.
+            backend = cast("FastBackend", policy.backend)
+            backend.threads = config.threads or max(1, usable_cores() - 1)
+        elif config.threads is not None:
+            raise ConfigError("--threads is for the fast backend: install gemrl[fast]")
         decider = Decider(policy, self.gates, self.alpha, self.guard)
         self.reader = Reader(
             policy.spec.obs_dim,
