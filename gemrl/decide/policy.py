@@ -19,10 +19,13 @@ from gemrl.decide.knobs import MAX_CANDIDATES, Knobs, whole_number
 from gemrl.decide.search import CHUNK, Asked, Deadlines, block_of, joined, search, split
 from gemrl.decide.select import Scales, critic_values
 from gemrl.errors import KnobError, ObservationError
-from gemrl.learn.bundle import Bundle, load_bundle
+from gemrl.learn.bundle import Bundle, load_bundle, manifest_digest
 from gemrl.maths.mixture import Mixture
+from gemrl.methods import method_named
 from gemrl.methods.networks import MixtureNet
 from gemrl.methods.protocol import Models
+
+RULES = ("own", "gem")
 
 
 class Policy:
@@ -66,9 +69,20 @@ class Policy:
         """What `decide` uses where no knobs are given."""
         return self.knobs_for(self.bundle.manifest["task"])
 
-    def knobs_for(self, task: str | None) -> Knobs:
-        """The paper's knobs for a task's suite, and no more than the models can serve."""
-        if not self.models.critics or self.models.behavior is None:
+    def knobs_for(self, task: str | None, decide: str = "own") -> Knobs:
+        """The knobs of a rule: the method's own, or GEM's (`decide="gem"`) for a task's suite."""
+        if decide not in RULES:
+            raise KnobError(f"decide = {decide!r}: must be one of {', '.join(RULES)}")
+        deploy = method_named(self.method).deploy
+        searches = bool(self.models.critics) and self.models.behavior is not None
+        if decide == "gem" and not searches:
+            raise KnobError(
+                f"decide = 'gem' needs critics and a behaviour density, and this policy of method "
+                f"{self.method!r} lacks one: with critics, give it a density (with_density)"
+            )
+        if decide == "own" and deploy is not None:
+            return Knobs(**deploy)
+        if not searches:
             return Knobs(n=0, wp=0.0)
         known = TASKS.get(task or "")
         return Knobs() if known is None else Knobs(lam=known.lam, wp=known.wp_end)
@@ -188,8 +202,15 @@ class Policy:
                 )
         return self._decide(rows, single, each, ways, seed, t, None)
 
+    @property
+    def proposes_mixture(self) -> bool:
+        """Whether the proposal is a Gaussian mixture; others make candidates of noise."""
+        return isinstance(self.models.actor, MixtureNet)
+
     def actor(self, obs: Any) -> Mixture:
         """The proposal at an observation, in environment units."""
+        if not isinstance(self.models.actor, MixtureNet):
+            raise KnobError(f"the proposal of method {self.method!r} is no Gaussian mixture")
         return self._mixture(self.models.actor, obs)
 
     def behavior(self, obs: Any) -> Mixture:
@@ -217,12 +238,31 @@ class Policy:
         the same audits. What it executes at n = 0 does not change.
         """
         models = dataclasses.replace(other.models, actor=self.models.actor)
+        self._require_same_scales(other)
+        return Policy(dataclasses.replace(self.bundle, models=models), self._wanted)
+
+    def with_density(self, other: "Policy") -> "Policy":
+        """This policy with another's behaviour density, so that GEM's rule can execute it."""
+        if other.models.behavior is None:
+            raise KnobError(f"a policy of method {other.method!r} has no behaviour density")
+        self._require_same_scales(other)
+        models = dataclasses.replace(self.models, behavior=other.models.behavior)
+        manifest = self.bundle.manifest | {"density": other.digest}
+        manifest["digest"] = manifest_digest(manifest)
+        return Policy(Bundle(models, self.spec, manifest), self._wanted)
+
+    def _require_same_scales(self, other: "Policy") -> None:
         if self.spec.to_json() != other.spec.to_json():
             raise KnobError("the two policies scale their inputs differently: train on one dataset")
-        return Policy(dataclasses.replace(self.bundle, models=models), self._wanted)
 
     def require_models(self, knobs: Knobs) -> None:
         """Refuse knobs that ask for critics or a density which the policy does not have."""
+        if not self.proposes_mixture:
+            for name, word in (("source", "unimodal"), ("anchor", "barycenter")):
+                if getattr(knobs, name) == word:
+                    raise KnobError(
+                        f"{name} = {word!r}: the proposal of method {self.method!r} is no mixture"
+                    )
         if not self._has_critics and knobs.n > 0:
             raise KnobError(f"n = {knobs.n}: method {self.method!r} has no critics; n must be 0")
         if not self._has_density:

@@ -20,7 +20,9 @@ from gemrl.maths.mixture import (
     top_component,
 )
 from gemrl.maths.score import lcb, moments, score, standardize, top_k, top_k_mean, zscore
+from gemrl.methods.networks import MixtureNet
 from gemrl.methods.protocol import Models
+from gemrl.methods.samplers import Sampler
 
 
 class Scales(NamedTuple):
@@ -70,7 +72,8 @@ class State(NamedTuple):
 
     scaled: Float[Array, "*b s"]
     """The observation as the networks see it."""
-    actor: Mixture
+    actor: Mixture | None
+    """None where the proposal is a sampler, which makes candidates of noise."""
     behavior: Mixture | None
     key: UInt32[Array, "*b 2"]
     """The key's two words, from which the noise of every candidate follows."""
@@ -96,37 +99,54 @@ def look(
 ) -> State:
     """Evaluate at one state all that does not depend on candidates."""
     scaled = (obs - scales.obs_mean) / scales.obs_std
-    density = models.behavior
+    actor, behavior = (
+        net(scaled).affine(scales.half, scales.middle) if isinstance(net, MixtureNet) else None
+        for net in (models.actor, models.behavior)
+    )
     return State(
         scaled,
-        models.actor(scaled).affine(scales.half, scales.middle),
-        None if density is None else density(scaled).affine(scales.half, scales.middle),
+        actor,
+        behavior,
         jax.random.key_data(jax.random.fold_in(jax.random.key(seed), row)),
     )
 
 
 def propose(
-    state: State, scales: Scales, source: str, anchor: str, first: Int[Array, ""] | int, count: int
+    models: Models,
+    state: State,
+    scales: Scales,
+    source: str,
+    anchor: str,
+    first: Int[Array, ""] | int,
+    count: int,
 ) -> Float[Array, "c a"]:
     """Candidates `first` to `first + count - 1`: an anchor, then samples of one source, clipped
     (Eq. 1, Eq. 7). Where there is an anchor it is candidate 0, and sample j is candidate j + 1.
     """
-    sources = {
-        "actor": state.actor,
-        "behavior": state.behavior,
-        "unimodal": top_component(state.actor),
-    }
-    mixture = sources[source]
-    assert mixture is not None  # The policy refuses this knob where it has no density.
-    sample = first - (anchor != "none")
-    key = jax.random.wrap_key_data(state.key)
-    noise = sampling_noise(key, count, state.actor.means.shape[-1], sample)
+    key, sample = jax.random.wrap_key_data(state.key), first - (anchor != "none")
+    is_anchor = (first + jnp.arange(count) == 0)[:, None] & (anchor != "none")
+    if source == "actor" and isinstance(models.actor, Sampler):
+        _, noise = sampling_noise(key, count, models.actor.noise_size, sample)
+        unit = models.actor(state.scaled, jnp.where(is_anchor, 0.0, noise))
+        candidates = unit * scales.half + scales.middle
+        return jnp.clip(candidates, scales.action_low, scales.action_high)
+    mixture = state.behavior if source == "behavior" else state.actor
+    assert mixture is not None  # The policy refuses this knob where it has no such mixture.
+    mixture = top_component(mixture) if source == "unimodal" else mixture
+    noise = sampling_noise(key, count, len(scales.action_low), sample)
     candidates = sample_from_noise(mixture, *noise)
     if anchor != "none":
-        fixed = (mode if anchor == "mode" else barycenter)(state.actor)
-        is_anchor = (first + jnp.arange(count) == 0)[:, None]
-        candidates = jnp.where(is_anchor, fixed, candidates)
+        candidates = jnp.where(is_anchor, _anchor(models, state, scales, anchor), candidates)
     return jnp.clip(candidates, scales.action_low, scales.action_high)
+
+
+def _anchor(models: Models, state: State, scales: Scales, anchor: str) -> Float[Array, " a"]:
+    """The deterministic action of the proposal."""
+    if isinstance(models.actor, Sampler):
+        unit = models.actor(state.scaled, jnp.zeros(models.actor.noise_size))
+        return unit * scales.half + scales.middle
+    assert state.actor is not None
+    return (mode if anchor == "mode" else barycenter)(state.actor)
 
 
 def score_candidates(
@@ -139,7 +159,7 @@ def score_candidates(
     count: int,
 ) -> Scored:
     """Propose candidates at one state and evaluate critics and density at them."""
-    candidates = propose(state, scales, source, anchor, first, count)
+    candidates = propose(models, state, scales, source, anchor, first, count)
     return Scored(
         candidates,
         critic_values(models, scales, state.scaled, candidates),

@@ -22,7 +22,7 @@ def calibrate(models: Models, spec: Spec, parts: Mapping[str, Dataset]) -> dict[
     return {
         net_name: {part: likelihood_summary(net, spec, rows) for part, rows in parts.items()}
         for net_name, net in nets.items()
-        if net is not None
+        if isinstance(net, MixtureNet)
     }
 
 

@@ -69,7 +69,7 @@ def held_out_metrics(
 def _metrics(models: Models, batch: Batch, config: MethodConfig) -> Metrics:
     found: Metrics = {}
     for name, net in (("actor", models.actor), ("behavior", models.behavior)):
-        if net is not None:
+        if isinstance(net, MixtureNet):
             found[f"{name}_nll"] = -jnp.mean(log_prob(net(batch.obs), batch.action))
             health = mixture_health(net, batch.obs, config)
             found |= {f"{name}_{key}": value for key, value in health.items()}

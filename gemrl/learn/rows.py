@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Float32, Int, Key
 
 from gemrl.data.shards import ShardedDataset
 from gemrl.learn.loop import minibatch_rows
-from gemrl.learn.spec import Spec, scaled
+from gemrl.learn.spec import Spec, row_width, rows_after, scaled, with_next_actions
 
 # Updates between two lines of metrics.
 LOG_EVERY = 500
@@ -60,17 +60,25 @@ class RowsOnDisk:
     training: Int[np.ndarray, " t"]
     """Their numbers in the dataset."""
     spec: Spec
+    next_actions: bool = False
+    """Whether rows have the next action at their end."""
 
     @property
     def width(self) -> int:
         """Numbers in a row."""
-        return 2 * self.data.obs_dim + self.data.action_dim + 2
+        more = self.data.action_dim if self.next_actions else 0
+        return row_width(self.data.obs_dim, self.data.action_dim) + more
 
     def __len__(self) -> int:
         return len(self.training)
 
     def gather(self, rows: Int[np.ndarray, " n"]) -> Float32[np.ndarray, "n w"]:
-        return scaled(self.data.packed(self.training[rows]), self.spec)
+        places = self.training[rows]
+        found = scaled(self.data.packed(places), self.spec)
+        if not self.next_actions:
+            return found
+        after = rows_after(places, self.data.episode_starts, len(self.data))
+        return with_next_actions(found, scaled(self.data.packed(after), self.spec), self.spec)
 
 
 class Window(NamedTuple):

@@ -130,7 +130,10 @@ class Run:
         return done % LOG_EVERY == 0 or done % self.config.checkpoint_every == 0
 
     def _no_totals(self, phase: Phase, state: Any) -> Totals:
-        return no_totals(phase.update, state, self.samples["training"], self.compiled_config)
+        batch = self.samples["training"]
+        if self.method.next_actions:
+            batch = batch._replace(next_action=batch.action)  # Its shape is all that is asked.
+        return no_totals(phase.update, state, batch, self.compiled_config)
 
     @property
     def compiled_config(self) -> MethodConfig:

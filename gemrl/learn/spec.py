@@ -7,6 +7,7 @@ import itertools
 from dataclasses import dataclass, fields
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, Int
@@ -140,16 +141,37 @@ def scaled(rows: Float32[np.ndarray, "t w"], spec: Spec) -> Float32[np.ndarray, 
     return rows
 
 
+def row_width(obs_dim: int, action_dim: int) -> int:
+    """Numbers in a packed row."""
+    return 2 * obs_dim + action_dim + 2
+
+
+def with_next_actions(
+    rows: Float32[np.ndarray, "t w"], following: Float32[np.ndarray, "t w"], spec: Spec
+) -> Float32[np.ndarray, "t v"]:
+    """Rows with the actions of the rows that follow them at their end."""
+    next_actions = _columns(following, spec.obs_dim, spec.action_dim)[1]
+    return np.concatenate([rows, next_actions], axis=1)
+
+
+def rows_after(rows: Int[np.ndarray, " t"], starts: Int[np.ndarray, " e"], total: int) -> Any:
+    """The row after each one in its episode; the last row of an episode is followed by itself."""
+    ends = np.append(starts[1:], total) - 1
+    return np.minimum(rows + 1, ends[np.searchsorted(starts, rows, "right") - 1])
+
+
 def unpack(rows: Any, obs_dim: int, action_dim: int) -> Batch:
-    """Packed rows as a minibatch; NumPy's or JAX's."""
+    """Packed rows as a minibatch; NumPy's or JAX's. What is beyond a row is the next action."""
     obs, action, reward, next_obs, mask = _columns(rows, obs_dim, action_dim)
-    return Batch(obs, action, reward[:, 0], next_obs, mask[:, 0])
+    width = row_width(obs_dim, action_dim)
+    next_action = rows[:, width:] if rows.shape[1] > width else None
+    return Batch(obs, action, reward[:, 0], next_obs, mask[:, 0], next_action)
 
 
 def scale(dataset: Dataset, spec: Spec) -> Batch:
     """The whole dataset as the networks see it."""
     rows = scaled(packed(dataset), spec)
-    return Batch(*map(jnp.asarray, unpack(rows, spec.obs_dim, spec.action_dim)))
+    return jax.tree.map(jnp.asarray, unpack(rows, spec.obs_dim, spec.action_dim))
 
 
 def _columns(rows: Any, obs_dim: int, action_dim: int) -> list[Any]:

@@ -29,7 +29,17 @@ from gemrl.learn.loggers import Sink, open_sinks
 from gemrl.learn.metrics import METRICS
 from gemrl.learn.rows import Rows, RowsInMemory, RowsOnDisk
 from gemrl.learn.run import Run
-from gemrl.learn.spec import Spec, fixed_rewards, packed, scale, scaled, spec_of
+from gemrl.learn.spec import (
+    Spec,
+    fixed_rewards,
+    packed,
+    row_width,
+    rows_after,
+    scale,
+    scaled,
+    spec_of,
+    with_next_actions,
+)
 from gemrl.methods import beside, default_config, gem, method_named, method_of
 from gemrl.methods.protocol import MAIN, Companion, Method, MethodConfig
 from gemrl.progress import say
@@ -142,7 +152,7 @@ def _train(
             method=method,
             config=config,
             spec=spec,
-            rows=_rows(data, train_rows, spec),
+            rows=_rows(data, train_rows, spec, method.next_actions),
             samples={part: scale(rows, spec) for part, rows in watched.items()},
             largest_reward=_largest_reward(data, spec),
             out=out,
@@ -243,13 +253,20 @@ def _spec(data: Dataset | ShardedDataset, train_rows: np.ndarray) -> Spec:
     return spec_of(data, train_rows, fixed_rewards(data, rewards))
 
 
-def _rows(data: Dataset | ShardedDataset, train_rows: np.ndarray, spec: Spec) -> Rows:
+def _rows(
+    data: Dataset | ShardedDataset, train_rows: np.ndarray, spec: Spec, next_actions: bool
+) -> Rows:
     if isinstance(data, ShardedDataset):
-        return RowsOnDisk(data, train_rows, spec)
-    matrix = np.empty((len(train_rows), 2 * spec.obs_dim + spec.action_dim + 2), np.float32)
+        return RowsOnDisk(data, train_rows, spec, next_actions)
+    width = row_width(spec.obs_dim, spec.action_dim) + (spec.action_dim if next_actions else 0)
+    matrix = np.empty((len(train_rows), width), np.float32)
     for start in range(0, len(matrix), _BLOCK):  # In blocks that stay in the cache.
         rows = train_rows[start : start + _BLOCK]
-        matrix[start : start + _BLOCK] = scaled(packed(data.select(rows)), spec)
+        found = scaled(packed(data.select(rows)), spec)
+        if next_actions:
+            after = rows_after(rows, data.episode_starts, len(data))
+            found = with_next_actions(found, scaled(packed(data.select(after)), spec), spec)
+        matrix[start : start + _BLOCK] = found
     return RowsInMemory(matrix)
 
 

@@ -1,10 +1,10 @@
 """Phase I: one file a method, on the protocol in `protocol.py`."""
 
 from gemrl.errors import ConfigError
-from gemrl.methods import bc, gem, iql
+from gemrl.methods import bc, gem, iql, td3bc
 from gemrl.methods.protocol import Method, MethodConfig
 
-METHODS: dict[str, Method] = {m.name: m for m in (gem.METHOD, iql.METHOD, bc.METHOD)}
+METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in (gem, iql, bc, td3bc)}
 
 
 def method_named(name: str) -> Method:

@@ -57,7 +57,7 @@ def fit_likelihood(
 ) -> tuple[MixtureNet, optax.OptState, Metrics]:
     """One maximum-likelihood step; `name` goes before the metrics' names."""
     net, opt_state, metrics = descend(
-        lambda params: likelihood_loss(params, batch), net, opt_state, config
+        lambda params: likelihood_loss(params, batch), net, opt_state, config.optimizer()
     )
     net = net.clamped(config.log_std_min, config.log_std_max)
     metrics["log_std_at_floor"] = floor_share(net, config)

@@ -59,7 +59,7 @@ def update(state: State, batch: Batch, config: gem.GemConfig) -> tuple[State, Me
         lambda actor: iql.actor_loss(actor, advantage, batch, config),
         state.iql_actor,
         state.iql_opt_state,
-        config,
+        config.optimizer(),
     )
     clone, bc_metrics = bc.update(state.bc, batch, _settings(bc.BcConfig, config))
     gem_state, metrics = gem.update(state.gem, batch, config)

@@ -16,9 +16,19 @@ from jaxtyping import Array, Float, Key
 from gemrl.maths.expectile import guidance_weight
 from gemrl.maths.mixture import em_surrogate, gate_entropy, log_joint
 from gemrl.methods.bc import fit_likelihood
-from gemrl.methods.iql import CriticParams, IqlConfig, critic_losses, follow, init_critics
+from gemrl.methods.iql import CriticParams, IqlConfig, critic_losses, init_critics
 from gemrl.methods.networks import Critic, MixtureNet
-from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Models, Phase, descend, floor_share
+from gemrl.methods.protocol import (
+    MAIN,
+    Batch,
+    Method,
+    Metrics,
+    Models,
+    Phase,
+    descend,
+    floor_share,
+    follow,
+)
 
 
 @dataclass(frozen=True)
@@ -117,7 +127,7 @@ def update(state: GemState, batch: Batch, config: GemConfig) -> tuple[GemState, 
         return critic_loss + guided_loss, metrics | actor_metrics
 
     (learner, actor), opt_state, metrics = descend(
-        loss, (state.learner, state.actor), state.opt_state, config
+        loss, (state.learner, state.actor), state.opt_state, config.optimizer()
     )
     actor = actor.clamped(config.log_std_min, config.log_std_max)
     metrics["actor/log_std_at_floor"] = floor_share(actor, config)

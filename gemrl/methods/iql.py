@@ -25,6 +25,7 @@ from gemrl.methods.protocol import (
     Phase,
     descend,
     floor_share,
+    follow,
 )
 
 
@@ -117,13 +118,6 @@ def critic_losses(
     return critic_loss + value_loss, jax.lax.stop_gradient(delta), metrics
 
 
-def follow(
-    targets: tuple[Critic, ...], critics: tuple[Critic, ...], rate: float
-) -> tuple[Critic, ...]:
-    """Polyak averaging of the targets (Eq. 62)."""
-    return jax.tree.map(lambda target, new: (1 - rate) * target + rate * new, targets, critics)
-
-
 def init(config: IqlConfig, obs_dim: int, action_dim: int, key: Key[Array, ""]) -> IqlState:
     """Fresh networks and optimizer. Critics start as GEM's do for the same key."""
     critic_key, actor_key = jax.random.split(key)
@@ -158,7 +152,7 @@ def update(state: IqlState, batch: Batch, config: IqlConfig) -> tuple[IqlState, 
         return critic_loss + weighted_loss, metrics | actor_metrics
 
     (learner, actor), opt_state, metrics = descend(
-        loss, (state.learner, state.actor), state.opt_state, config
+        loss, (state.learner, state.actor), state.opt_state, config.optimizer()
     )
     actor = actor.clamped(config.log_std_min, config.log_std_max)
     metrics["actor/log_std_at_floor"] = floor_share(actor, config)

@@ -29,18 +29,57 @@ class Linear(eqx.Module):
         return x @ self.weight + self.bias
 
 
+class Norm(eqx.Module):
+    """Layer normalization with a scale and a shift for each unit."""
+
+    scale: Float[Array, " h"]
+    shift: Float[Array, " h"]
+
+    def __init__(self, units: int) -> None:
+        self.scale = jnp.ones(units)
+        self.shift = jnp.zeros(units)
+
+    def __call__(self, x: Float[Array, "*b h"]) -> Float[Array, "*b h"]:
+        centred = x - jnp.mean(x, axis=-1, keepdims=True)
+        variance = jnp.mean(centred**2, axis=-1, keepdims=True)
+        return centred * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.shift
+
+
+ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "mish": jax.nn.mish}
+
+
 class Layers(eqx.Module):
-    """Linear layers with ReLU between them; the last is linear."""
+    """Linear layers with an activation between them; the last is linear.
+
+    With `normed` a layer normalization follows each activation.
+    """
 
     layers: tuple[Linear, ...]
+    norms: tuple[Norm, ...] | None
+    activation: str = eqx.field(static=True)
 
-    def __init__(self, sizes: Sequence[int], key: Key[Array, ""]) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        key: Key[Array, ""],
+        *,
+        activation: str = "relu",
+        normed: bool = False,
+    ) -> None:
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(map(Linear, sizes[:-1], sizes[1:], keys))
+        self.norms = tuple(map(Norm, sizes[1:-1])) if normed else None
+        self.activation = activation
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is ReLU and nothing else."""
+        return self.activation == "relu" and self.norms is None
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x))
+        for number, layer in enumerate(self.layers[:-1]):
+            x = ACTIVATIONS[self.activation](layer(x))
+            x = x if self.norms is None else self.norms[number](x)
         return self.layers[-1](x)
 
 
@@ -61,23 +100,33 @@ class Critic(eqx.Module):
 
     from_state: Linear
     from_action: Float[Array, "a h"]
+    norm: Norm | None
     net: Layers
 
     def __init__(
-        self, obs_dim: int, action_dim: int, hidden: Sequence[int], key: Key[Array, ""]
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden: Sequence[int],
+        key: Key[Array, ""],
+        *,
+        activation: str = "relu",
+        normed: bool = False,
     ) -> None:
         state_key, action_key, net_key = jax.random.split(key, 3)
         fan_in = obs_dim + action_dim
         self.from_state = Linear(obs_dim, hidden[0], state_key, fan_in=fan_in)
         self.from_action = Linear(action_dim, hidden[0], action_key, fan_in=fan_in).weight
-        self.net = Layers((*hidden, 1), net_key)
+        self.norm = Norm(hidden[0]) if normed else None
+        self.net = Layers((*hidden, 1), net_key, activation=activation, normed=normed)
 
     def __call__(
         self, obs: Float[Array, "*#b s"], action: Float[Array, "*#b a"]
     ) -> Float[Array, "*b"]:
         """Leading axes broadcast: one state `[S]` against candidates `[C, A]` gives `[C]`."""
-        first = jax.nn.relu(self.from_state(obs) + action @ self.from_action)
-        return self.net(first)[..., 0]
+        activation = ACTIVATIONS[self.net.activation]
+        first = activation(self.from_state(obs) + action @ self.from_action)
+        return self.net(first if self.norm is None else self.norm(first))[..., 0]
 
 
 class MixtureNet(eqx.Module):

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Key
 from gemrl.data.tasks import task_named
 from gemrl.errors import ConfigError
 from gemrl.methods.networks import Critic, MixtureNet, Value
+from gemrl.methods.samplers import Sampler
 
 Metrics = dict[str, Float[Array, ""]]
 
@@ -35,12 +36,14 @@ class Batch(NamedTuple):
     reward: Float[Array, " b"]
     next_obs: Float[Array, "b s"]
     mask: Float[Array, " b"]
+    next_action: Float[Array, "b a"] | None = None
+    """What the data does next, for methods that ask for it; the last one's again at an end."""
 
 
 class Models(eqx.Module):
     """What a trained method offers a decision: a proposal, perhaps critics, perhaps a density."""
 
-    actor: MixtureNet
+    actor: MixtureNet | Sampler
     behavior: MixtureNet | None
     critics: tuple[Critic, ...]
     value: Value | None
@@ -153,18 +156,28 @@ class Method(NamedTuple):
     models: Callable[[Any], Models]
     companions: Callable[[Any, Any], tuple[Companion, ...]] = lambda config, state: ()
     """`companions(config, state)` gives the policies that come with the method's own."""
+    deploy: Mapping[str, Any] | None = None
+    """The knobs with which the method's own paper executes its policy; None is GEM's rule where
+    the method has critics and a density, and its anchor alone where not."""
+    next_actions: bool = False
+    """Whether its batches need the data's next action."""
 
 
 def descend(
     loss: Callable[[Any], tuple[Float[Array, ""], Metrics]],
     params: Any,
     opt_state: optax.OptState,
-    config: MethodConfig,
+    optimizer: optax.GradientTransformation,
 ) -> tuple[Any, optax.OptState, Metrics]:
     """One optimizer step on `loss(params)`, which returns the loss and its metrics."""
     (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params)
-    updates, opt_state = config.optimizer().update(grads, opt_state)
+    updates, opt_state = optimizer.update(grads, opt_state)
     return optax.apply_updates(params, updates), opt_state, metrics
+
+
+def follow(targets: Any, networks: Any, rate: float) -> Any:
+    """Polyak averaging of target networks (Eq. 62)."""
+    return jax.tree.map(lambda target, new: (1 - rate) * target + rate * new, targets, networks)
 
 
 def floor_share(net: MixtureNet, config: MethodConfig) -> Float[Array, ""]:

@@ -29,13 +29,12 @@ ANCHORS = {"mode": proposal.MODE, "barycenter": proposal.BARYCENTER, "none": pro
 
 def serves(models: Models) -> bool:
     """Whether these networks have the shape that the backend knows: two hidden layers of ReLU."""
-    nets = (models.actor, models.behavior)
-    return (
-        all(isinstance(net, networks.MixtureNet) and len(net.net.layers) == 3 for net in nets)
-        and len(models.critics) > 0
-        and all(
-            isinstance(critic, networks.Critic) and len(critic.net.layers) == 2
-            for critic in models.critics
+    return len(models.critics) > 0 and all(
+        isinstance(net, kind) and len(net.net.layers) == count and net.net.is_plain
+        for net, kind, count in (
+            (models.actor, networks.MixtureNet, 3),
+            (models.behavior, networks.MixtureNet, 3),
+            *((critic, networks.Critic, 2) for critic in models.critics),
         )
     )
 
@@ -116,6 +115,7 @@ class FastBackend:
     def __init__(self, models: Models, spec: Spec, threads: int | None = None) -> None:
         """`threads` share the rows of a batch; as many as there are cores unless told."""
         assert models.behavior is not None
+        assert isinstance(models.actor, networks.MixtureNet)
         self.actor = _mixture_net(models.actor, spec.action_half)
         self.behavior = _mixture_net(models.behavior, spec.action_half)
         self.critics = _critics(models.critics)

@@ -51,9 +51,9 @@ def decision(
     g: Builder, models: Models, spec: Spec, knobs: Knobs, fixed: Fixed | None
 ) -> dict[str, Value]:
     """Add a whole decision to the graph; gives its outputs by name."""
-    require_known(models)
+    proposal = require_known(models)
     scaled = g.add("Div", g.add("Sub", "observation", spec.obs_mean), spec.obs_std)
-    actor = mixture(g, scaled, models.actor, spec)
+    actor = mixture(g, scaled, proposal, spec)
     if not models.critics:
         anchor = g.add("Squeeze", _clipped(g, _anchor(g, actor, knobs.anchor), spec), [1])
         return {"action": _where_finite(g, anchor, anchor)}
@@ -64,23 +64,25 @@ def decision(
     return rank(g, candidates, sizes, q, behavior, spec, knobs)
 
 
-def require_known(models: Models) -> None:
-    """Refuse networks whose formulas are not those that are written down here."""
-    mixtures = [models.actor] + ([] if models.behavior is None else [models.behavior])
-    stacks = [net.net for net in (*mixtures, *models.critics) if hasattr(net, "net")]
+def require_known(models: Models) -> MixtureNet:
+    """The proposal; refuses networks whose formulas are not those that are written down here."""
+    actor = models.actor
+    densities = [] if models.behavior is None else [models.behavior]
+    stacks = [net.net for net in (actor, *densities, *models.critics) if hasattr(net, "net")]  # pyright: ignore[reportAttributeAccessIssue]
     known = (
-        all(type(net) is MixtureNet for net in mixtures)
+        all(type(net) is MixtureNet for net in (actor, *densities))
         and all(type(critic) is Critic for critic in models.critics)
-        and all(type(stack) is Layers for stack in stacks)
+        and all(type(stack) is Layers and stack.is_plain for stack in stacks)
         and all(type(layer) is Linear for stack in stacks for layer in stack.layers)
     )
-    if not known:
+    if not known or not isinstance(actor, MixtureNet):
         raise BundleError(
             "export knows the networks of gemrl.methods.networks (MixtureNet, Critic), and this "
             "policy has others: it cannot be exported"
         )
     if models.behavior is not None and not models.critics:
         raise BundleError("export knows no policy that has a behaviour density and no critics")
+    return actor
 
 
 def mixture(g: Builder, scaled: Value, net: MixtureNet, spec: Spec) -> Components:

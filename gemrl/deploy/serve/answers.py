@@ -114,7 +114,7 @@ def detail(decision: Decision, policy: Policy, obs: np.ndarray) -> dict[str, Any
             name: plain(getattr(decision, name))
             for name in ("candidates", "score", "lcb", "support_z", "log_support")
         },
-        "actor": _mixture(policy.actor(obs)),
+        "actor": _mixture(policy.actor(obs)) if policy.proposes_mixture else None,
         "behavior": None if policy.models.behavior is None else _mixture(policy.behavior(obs)),
     }
 

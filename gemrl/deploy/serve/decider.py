@@ -169,7 +169,8 @@ class Decider:
                 policy.decide(obs, dataclasses.replace(one, n=2), t=0, chunk=1)
             if self.guard is not None:
                 self.guard.warm_up(one, most)
-        policy.actor(obs[0])
+        if policy.proposes_mixture:
+            policy.actor(obs[0])
         if policy.models.behavior is not None:
             policy.behavior(obs[0])
 

@@ -20,6 +20,7 @@ from gemrl.learn.calibration import ROWS, likelihood_summary
 from gemrl.learn.health import held_out_metrics, warnings
 from gemrl.learn.spec import scale
 from gemrl.maths.mixture import Mixture
+from gemrl.methods.networks import MixtureNet
 from gemrl.progress import bar
 
 __all__ = ["audit", "describe", "write_page"]
@@ -109,7 +110,8 @@ def _health(policy: Policy, parts: dict[str, Dataset]) -> list[tuple[str, str]]:
         batch = scale(data.select(some), policy.spec)
         looked = held_out_metrics(policy.models, batch, config, part)
         metrics |= {name: float(value) for name, value in looked.items()}
-    return warnings(metrics, policy.models.actor.log_std.shape[0])
+    actor = policy.models.actor
+    return warnings(metrics, actor.log_std.shape[0] if isinstance(actor, MixtureNet) else 1)
 
 
 def _decided(kept: Kept, knobs: Knobs) -> dict[str, Any]:

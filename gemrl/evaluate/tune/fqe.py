@@ -146,7 +146,7 @@ def _descend(
 
     def update(state: tuple, rows: Array) -> tuple[tuple, None]:
         nets, targets, opt_state = state
-        batch = Batch(*(column[rows] for column in data.batch))
+        batch = jax.tree.map(lambda column: column[rows], data.batch)
         wanted = jax.vmap(td_target, (0, 0, 0, None, None, None))(
             targets, data.next_actions[:, rows], data.covered[:, rows], batch, discount, bounds
         )

@@ -1,0 +1,97 @@
+"""What actor-critic methods share: their settings, ensembles, noise and bootstraps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, UInt32
+
+from gemrl.data.tasks import task_named
+from gemrl.methods.networks import Critic
+from gemrl.methods.protocol import Batch, MethodConfig, Metrics
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig(MethodConfig):
+    """Settings that actor-critic methods share."""
+
+    critics: int = 2
+    """Critics in the ensemble."""
+    discount: float = 0.99
+    """Discount of future rewards."""
+    polyak: float = 0.005
+    """Rate at which target networks follow."""
+
+    published: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """What the method's paper sets for a task, or for all tasks whose names begin so."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("critics", self.critics >= 1, "at least 1")
+        self.require("discount", 0 <= self.discount < 1, "from 0 to below 1")
+        self.require("polyak", 0 < self.polyak <= 1, "above 0 and at most 1")
+
+    @classmethod
+    def for_task(cls, task: str | None, **settings: Any) -> Self:
+        """The settings given, then those published for the task, then the defaults.
+
+        Of several beginnings of the task's name the longest counts.
+        """
+        name = task_named(task).name if task else ""
+        fitting = [start for start in cls.published if name.startswith(start)]
+        found = cls.published[max(fitting, key=len)] if fitting else {}
+        return cls(**{**found, **settings})
+
+    def value_limit(self, largest_reward: float) -> float:
+        """Ten times what rewards of that size can add up to."""
+        return 10 * max(largest_reward, 1.0) / (1 - self.discount)
+
+
+def new_critics(
+    config: ActorCriticConfig, obs_dim: int, action_dim: int, key: Key[Array, ""], **kind: Any
+) -> tuple[Critic, ...]:
+    """Critics with weights of their own; for `kind` see `Critic`."""
+    keys = jax.random.split(key, config.critics)
+    return tuple(Critic(obs_dim, action_dim, config.hidden, k, **kind) for k in keys)
+
+
+def new_key(key: Key[Array, ""]) -> UInt32[Array, "2"]:
+    """The beginning of a method's noise, as words that a checkpoint can hold."""
+    return jax.random.key_data(key)
+
+
+def next_key(words: UInt32[Array, "2"]) -> tuple[UInt32[Array, "2"], Key[Array, ""]]:
+    """The words to carry on with, and a key to use now."""
+    carried, used = jax.random.split(jax.random.wrap_key_data(words))
+    return jax.random.key_data(carried), used
+
+
+def values(
+    critics: Sequence[Critic], obs: Float[Array, "*#b s"], action: Float[Array, "*#b a"]
+) -> Float[Array, "m *b"]:
+    """Each critic's value. A loop, not a vmapped ensemble: on CPUs it is faster by a fifth."""
+    return jnp.stack([critic(obs, action) for critic in critics])
+
+
+def bootstrap(
+    batch: Batch, next_value: Float[Array, " b"], config: ActorCriticConfig
+) -> Float[Array, " b"]:
+    """The reward and gamma V(s'), without the latter at a true terminal; no gradient passes."""
+    target = batch.reward + config.discount * batch.mask * next_value
+    return jax.lax.stop_gradient(target)
+
+
+def regression(
+    critics: Sequence[Critic], batch: Batch, target: Float[Array, " b"]
+) -> tuple[Float[Array, ""], Metrics]:
+    """Squared error of every critic, summed over critics, and what is watched of it."""
+    q = values(critics, batch.obs, batch.action)
+    loss = jnp.sum(jnp.mean((q - target) ** 2, axis=1))
+    return loss, {
+        "critic/loss": loss / len(critics),
+        "critic/mean": jnp.mean(q),
+        "critic/std": jnp.mean(jnp.std(q, axis=0)),
+        "critic/largest": jnp.max(jnp.abs(q)),
+    }
