@@ -134,7 +134,7 @@ class TrainArgs(Generic[Config]):
     config: OmitArgPrefixes[Config]
     reading: OmitArgPrefixes[ReadingArgs] = field(default_factory=ReadingArgs)
     method: str = "gem"
-    """gem, iql or bc."""
+    """gem, or one of the other methods: `gemrl train --help` lists them."""
     out: Path | None = None
     """Folder of the run; by default runs/METHOD, or RUN-again with --from RUN."""
     resume: bool = False
@@ -200,6 +200,11 @@ class EvalArgs:
     run: Positional[Path]
     """Folder of a trained run."""
     knobs: OmitArgPrefixes[KnobArgs]
+    decide: Literal["own", "gem"] = "own"
+    """Whose rule decides where knobs do not say: the method's own, or GEM's."""
+    behavior: Path | None = None
+    """Folder of a policy whose behaviour density a policy without one takes: GEM's rule needs
+    it."""
     episodes: int | None = None
     """Episodes; by default as many as the task's protocol has."""
     protocol: Literal["validation", "test"] = "test"

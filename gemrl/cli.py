@@ -26,6 +26,7 @@ from gemrl.arguments import (
     KnobArgs,
     ReportArgs,
 )
+from gemrl.bench_command import BenchArgs, bench
 from gemrl.data_commands import (
     data_collect,
     data_fetch,
@@ -58,10 +59,12 @@ def evaluate(args: EvalArgs) -> None:
     from gemrl.evaluate.table import line
 
     policy = load(args.run)
+    if args.behavior is not None:
+        policy = policy.with_density(load(args.behavior))
     task = args.task or policy.bundle.manifest["task"]
     rows = evaluate_policy(
         policy,
-        knobs_from(args.knobs, policy, task),
+        knobs_from(args.knobs, policy, task, args.decide),
         episodes=args.episodes,
         protocol=args.protocol,
         task=args.task,
@@ -144,8 +147,8 @@ def report(args: ReportArgs) -> None:
     print(write_report(args.runs, args.out or folders[0] / "report.html"))
 
 
-def knobs_from(args: KnobArgs, policy: Any, task: str | None) -> Any:
-    """The policy's own defaults with what the command line says."""
+def knobs_from(args: KnobArgs, policy: Any, task: str | None, decide: str = "own") -> Any:
+    """The knobs of a rule, the method's own or GEM's, with what the command line says."""
     from dataclasses import replace
 
     from gemrl.data.tasks import task_named
@@ -158,7 +161,7 @@ def knobs_from(args: KnobArgs, policy: Any, task: str | None) -> Any:
         if task is None:
             raise KnobError("--wp-end needs the task's horizon: say which task with --task")
         given["wp"] = Cosine(args.wp_end, task_named(task).horizon)
-    return replace(policy.knobs_for(task), **given)
+    return replace(policy.knobs_for(task, decide), **given)
 
 
 Command = tuple[Callable[[Sequence[str]], Any], Callable[..., None], str]
@@ -176,6 +179,7 @@ COMMANDS: dict[str, Command] = {
     "tune": (lambda _: TuneArgs, tune, "choose knobs with no environment, or with a few episodes"),
     "audit": (lambda _: AuditArgs, audit, "judge a policy on its dataset, with no environment"),
     "reproduce": (lambda _: ReproduceArgs, reproduce, "a table or figure of the paper"),
+    "bench": (lambda _: BenchArgs, bench, "what decisions of every method cost here"),
     "export": (lambda _: ExportArgs, export, "the whole decision as one ONNX file, or check one"),
     "serve": (serve_parser, serve, "actions over WebSocket and HTTP, with a page"),
     "replay": (lambda _: ReplayArgs, replay, "decide again what a server's log holds"),

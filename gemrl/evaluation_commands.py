@@ -56,8 +56,8 @@ class ReproduceArgs(WhereArgs):
     """
 
     name: Positional[str] = ""
-    """scores, scaling, knobs, ablations, normalization, frontier, nll-gap, mass-scale, tuning,
-    mechanisms, or all."""
+    """scores, interface, scaling, knobs, ablations, normalization, frontier, nll-gap, mass-scale,
+    tuning, mechanisms, or all."""
     tasks: tuple[str, ...] = ()
     """Tasks, by name or by suite (maze2d, locomotion, antmaze); by default the paper's."""
     steps: int = 100_000
@@ -73,6 +73,10 @@ class ReproduceArgs(WhereArgs):
     """Candidates of the sweeps on validation seeds."""
     knobs: Literal["chosen", "paper"] = "chosen"
     """Knobs on test seeds: chosen by task on validation seeds, or the paper's by suite."""
+    methods: tuple[str, ...] = ()
+    """Methods to train and compare beside GEM, IQL and BC (scores and interface), or `all`."""
+    method_steps: int | None = None
+    """Updates of each training of these; by default as many as GEM's."""
     data_steps: int | None = None
     """Transitions of a regenerated dataset; by default as many as the published one has."""
     out: Path = Path("runs/reproduce")
@@ -200,6 +204,7 @@ def reproduce(args: ReproduceArgs) -> None:
     from gemrl.evaluate.reproduce import REPRODUCTIONS, render
     from gemrl.evaluate.reproduce import reproduce as run_study
     from gemrl.evaluate.reproduce.study import Budget, Study
+    from gemrl.methods import METHODS
     from gemrl.progress import said_on_success
 
     names = list(REPRODUCTIONS) if args.name == "all" else [args.name]
@@ -225,6 +230,8 @@ def reproduce(args: ReproduceArgs) -> None:
             sweep_n=args.sweep_n,
             knobs=args.knobs,
             data_steps=args.data_steps,
+            methods=tuple(METHODS) if args.methods == ("all",) else args.methods,
+            method_steps=args.method_steps,
         )
         study = Study(budget, args.out, runner_of(args))
         with said_on_success():

@@ -245,10 +245,14 @@ class Policy:
         """This policy with another's behaviour density, so that GEM's rule can execute it."""
         if other.models.behavior is None:
             raise KnobError(f"a policy of method {other.method!r} has no behaviour density")
+        if self.models.behavior is not None:
+            raise KnobError(
+                f"a policy of method {self.method!r} has a behaviour density of its own"
+            )
         self._require_same_scales(other)
         models = dataclasses.replace(self.models, behavior=other.models.behavior)
-        manifest = self.bundle.manifest | {"density": other.digest}
-        manifest["digest"] = manifest_digest(manifest)
+        digest = digest_with_density(self.bundle.manifest, other.digest)
+        manifest = self.bundle.manifest | {"density": other.digest, "digest": digest}
         return Policy(Bundle(models, self.spec, manifest), self._wanted)
 
     def _require_same_scales(self, other: "Policy") -> None:
@@ -352,6 +356,11 @@ class Policy:
             f"the observation in row {row if rows is None else rows[row]} is so large that scores "
             "are not finite any more; it cannot be of the kind that the policy was trained on"
         )
+
+
+def digest_with_density(manifest: dict[str, Any], density: str) -> str:
+    """The digest of a policy with another's density."""
+    return manifest_digest(manifest | {"density": density})
 
 
 def load(run: str | Path, backend: str = "auto") -> Policy:

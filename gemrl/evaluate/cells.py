@@ -5,15 +5,16 @@ writes all rows, as each cell ends: a worker that dies costs its cell, and a dri
 no cell that was finished.
 """
 
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
-from gemrl.decide.policy import Policy, load
+from gemrl.decide.policy import Policy, digest_with_density, load
 from gemrl.errors import EvaluationError, TaskError
 from gemrl.evaluate.rollouts import episode_seeds, rollout, task_of
 from gemrl.evaluate.rows import Row, append_rows, cell_of, read_rows
@@ -22,6 +23,8 @@ from gemrl.progress import bar
 
 # How often a cell is tried whose worker dies.
 TRIES = 3
+POLICIES_KEPT = 4
+_kept: OrderedDict[str, Policy] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,9 @@ class Cell:
     mass_scale: float = 1.0
     audited_by: Path | None = None
     """Folder of a policy whose behaviour density audits one that has none."""
+    density: Path | None = None
+    """Folder of a policy whose behaviour density takes part in the decisions of one that has
+    none."""
 
 
 Work = dict[str, Any]
@@ -92,8 +98,15 @@ def _work(cell: Cell) -> tuple[str, Work]:
         raise TaskError(f"{cell.run}: the policy's data names no task: say which")
     seeds = episode_seeds(task_named(name), cell.protocol, cell.episodes)
     knobs = cell.knobs.to_json()
-    audit = None if cell.audited_by is None else load_manifest(cell.audited_by)["digest"]
-    return cell_of(manifest["digest"], name, cell.protocol, knobs, cell.mass_scale), {
+    others: dict[str, tuple[str, str]] = {
+        use: (str(folder), load_manifest(folder)["digest"])
+        for use, folder in (("audited_by", cell.audited_by), ("density", cell.density))
+        if folder is not None
+    }
+    digest = manifest["digest"]
+    if "density" in others:
+        digest = digest_with_density(manifest, others["density"][1])
+    return cell_of(digest, name, cell.protocol, knobs, cell.mass_scale), {
         "run": str(cell.run),
         "digest": manifest["digest"],
         "task": name,
@@ -101,8 +114,7 @@ def _work(cell: Cell) -> tuple[str, Work]:
         "protocol": cell.protocol,
         "seeds": seeds,
         "mass_scale": cell.mass_scale,
-        "audited_by": None if cell.audited_by is None else str(cell.audited_by),
-        "audit_digest": audit,
+        "others": others,
     }
 
 
@@ -126,7 +138,7 @@ def here(jobs: Sequence[Work]) -> Iterator[Done]:
 
 def evaluate_work(job: Work) -> list[Row]:
     """Rows of a cell's missing episodes."""
-    return rows_of(_policy(job["run"], job["digest"], job["audited_by"], job["audit_digest"]), job)
+    return rows_of(policy_of(job, load_policy), job)
 
 
 def rows_of(policy: Policy, job: Work) -> list[Row]:
@@ -142,14 +154,25 @@ def rows_of(policy: Policy, job: Work) -> list[Row]:
     return rows
 
 
-# A worker has many cells of a policy, one after the other. A folder may be trained anew between
-# two calls, so the digest is part of the key.
-@lru_cache(maxsize=4)
-def _policy(run: str, digest: str, audited_by: str | None, audit_digest: str | None) -> Policy:
-    policy = load_policy(run, digest)
-    if audited_by is None or audit_digest is None:
-        return policy
-    return policy.audited_by(load_policy(audited_by, audit_digest))
+def policy_of(job: Work, load: Callable[[str, str], Policy]) -> Policy:
+    """The policy of a cell; `load` gives that of a folder and a digest.
+
+    A worker has many cells of a policy, one after the other, so the last ones are kept. A folder
+    may be trained anew between two calls, so digests are part of the key.
+    """
+    key = json.dumps([job["run"], job["digest"], job["others"]])
+    if key in _kept:
+        _kept.move_to_end(key)
+        return _kept[key]
+    policy, others = load(job["run"], job["digest"]), job["others"]
+    if "density" in others:
+        policy = policy.with_density(load(*others["density"]))
+    if "audited_by" in others:
+        policy = policy.audited_by(load(*others["audited_by"]))
+    _kept[key] = policy
+    if len(_kept) > POLICIES_KEPT:
+        _kept.popitem(last=False)
+    return policy
 
 
 def load_policy(folder: str | Path, digest: str) -> Policy:

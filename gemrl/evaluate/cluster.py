@@ -23,7 +23,16 @@ from typing import IO, Any
 import gemrl
 from gemrl.decide.policy import Policy
 from gemrl.errors import ConfigError, EvaluationError, MissingExtraError
-from gemrl.evaluate.cells import TRIES, Done, Runner, Work, describe, load_policy, rows_of
+from gemrl.evaluate.cells import (
+    TRIES,
+    Done,
+    Runner,
+    Work,
+    describe,
+    load_policy,
+    policy_of,
+    rows_of,
+)
 from gemrl.evaluate.rows import Row
 from gemrl.evaluate.workers import answer, gave_up, rows_in
 from gemrl.learn.bundle import MANIFEST, WEIGHTS
@@ -194,16 +203,15 @@ def _spread(ray: Any, jobs: Sequence[Work]) -> Iterator[Done]:
     evaluate = ray.remote(num_cpus=1, max_retries=0)(_evaluate)
     stored: dict[str, Ref] = {}
 
-    def store(folder: str | None) -> Ref | None:
-        if folder is None:
-            return None
+    def store(folder: str) -> Ref:
         if folder not in stored:
             stored[folder] = ray.put(_files(Path(folder)))
         return stored[folder]
 
     def submit(job: Work) -> Ref:
-        # Inside a list Ray leaves references alone: a worker fetches a policy that it lacks.
-        bundles = [store(job["run"]), store(job["audited_by"])]
+        # Inside a map Ray leaves references alone: a worker fetches a policy that it lacks.
+        folders = [job["run"], *(folder for folder, _ in job["others"].values())]
+        bundles = {folder: store(folder) for folder in folders}
         return evaluate.remote(json.dumps(job), bundles, gemrl.__version__)
 
     running = {submit(job): (job, 1) for job in jobs}
@@ -236,8 +244,8 @@ def _words(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _evaluate(line: str, bundles: list[Ref | None], version: str) -> str:
-    """A cell's answer. Runs in a worker."""
+def _evaluate(line: str, bundles: dict[str, Ref], version: str) -> str:
+    """A cell's answer. Runs in a worker; `bundles` are its policies by their folders' names."""
 
     def rows(job: Work) -> list[Row]:
         if gemrl.__version__ != version:
@@ -246,7 +254,8 @@ def _evaluate(line: str, bundles: list[Ref | None], version: str) -> str:
                 "the same on all machines"
             )
         _keep_to_a_core()
-        return rows_of(_policy(bundles[0], job["digest"], bundles[1], job["audit_digest"]), job)
+        policy = policy_of(job, lambda folder, digest: _unpacked(bundles[folder], digest))
+        return rows_of(policy, job)
 
     return answer(json.loads(line), rows)
 
@@ -267,15 +276,6 @@ def _keep_to_a_core() -> IO[str] | None:
         os.sched_setaffinity(0, [core])
         return lock
     return None
-
-
-# A worker has many cells of a policy, one after the other.
-@lru_cache(maxsize=4)
-def _policy(run: Ref, digest: str, audited_by: Ref | None, audit_digest: str | None) -> Policy:
-    policy = _unpacked(run, digest)
-    if audited_by is None or audit_digest is None:
-        return policy
-    return policy.audited_by(_unpacked(audited_by, audit_digest))
 
 
 def _unpacked(bundle: Ref, digest: str) -> Policy:

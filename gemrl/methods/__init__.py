@@ -1,10 +1,43 @@
 """Phase I: one file a method, on the protocol in `protocol.py`."""
 
 from gemrl.errors import ConfigError
-from gemrl.methods import bc, gem, iql, td3bc
+from gemrl.methods import (
+    awac,
+    bc,
+    cql,
+    diffusionql,
+    edac,
+    fql,
+    gem,
+    idql,
+    ifql,
+    iql,
+    rebrac,
+    sacn,
+    ssar,
+    td3bc,
+)
 from gemrl.methods.protocol import Method, MethodConfig
 
-METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in (gem, iql, bc, td3bc)}
+METHODS: dict[str, Method] = {
+    module.METHOD.name: module.METHOD
+    for module in (
+        gem,
+        iql,
+        bc,
+        td3bc,
+        awac,
+        cql,
+        rebrac,
+        sacn,
+        edac,
+        idql,
+        diffusionql,
+        fql,
+        ifql,
+        ssar,
+    )
+}
 
 
 def method_named(name: str) -> Method:

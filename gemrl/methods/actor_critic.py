@@ -6,10 +6,13 @@ from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Key, UInt32
 
 from gemrl.data.tasks import task_named
-from gemrl.methods.networks import Critic
+from gemrl.maths.expectile import guidance_weight
+from gemrl.maths.mixture import log_prob
+from gemrl.methods.networks import Critic, MixtureNet
 from gemrl.methods.protocol import Batch, MethodConfig, Metrics
 
 
@@ -47,6 +50,39 @@ class ActorCriticConfig(MethodConfig):
     def value_limit(self, largest_reward: float) -> float:
         """Ten times what rewards of that size can add up to."""
         return 10 * max(largest_reward, 1.0) / (1 - self.discount)
+
+    def actor_optimizer(self) -> optax.GradientTransformation:
+        """The optimizer of the actor."""
+        return self.optimizer()
+
+
+@dataclass(frozen=True)
+class TunedByTaskConfig(ActorCriticConfig):
+    """Settings of methods whose papers tune the actor's rate and the rewards by task."""
+
+    actor_learning_rate: float = 3e-4
+    """Adam's step size for the actor; `learning_rate` is the critics'."""
+    reward_shift: float = 0.0
+    """Added to the task's rewards, before they are scaled."""
+    reward_scale: float = 1.0
+    """Factor on the task's rewards, and so on the critics' values."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("actor_learning_rate", self.actor_learning_rate > 0, "above 0")
+        self.require("reward_scale", self.reward_scale > 0, "above 0")
+
+    def actor_optimizer(self) -> optax.GradientTransformation:
+        """The optimizer of the actor."""
+        return optax.adam(self.actor_learning_rate)
+
+    def rewarded(self, batch: Batch) -> Batch:
+        """The batch with this method's rewards."""
+        return batch._replace(reward=self.reward_scale * (batch.reward + self.reward_shift))
+
+    def value_limit(self, largest_reward: float) -> float:
+        """Ten times what this method's rewards can add up to."""
+        return super().value_limit(self.reward_scale * (largest_reward + abs(self.reward_shift)))
 
 
 def new_critics(
@@ -94,4 +130,19 @@ def regression(
         "critic/mean": jnp.mean(q),
         "critic/std": jnp.mean(jnp.std(q, axis=0)),
         "critic/largest": jnp.max(jnp.abs(q)),
+    }
+
+
+def weighted_regression(
+    actor: MixtureNet, advantage: Float[Array, " b"], batch: Batch, beta: float, cap: float
+) -> tuple[Float[Array, ""], Metrics]:
+    """E[-min(exp(beta A), cap) log pi(a|s)]: the data's actions, weighted by their advantage."""
+    weight = guidance_weight(advantage, beta, cap)
+    log_likelihood = log_prob(actor(batch.obs), batch.action)
+    loss = -jnp.mean(weight * log_likelihood)
+    return loss, {
+        "actor/loss": loss,
+        "actor/nll": -jnp.mean(log_likelihood),
+        "actor/weight": jnp.mean(weight),
+        "actor/weight_clipped": jnp.mean(weight >= cap),
     }

@@ -161,6 +161,8 @@ class Method(NamedTuple):
     the method has critics and a density, and its anchor alone where not."""
     next_actions: bool = False
     """Whether its batches need the data's next action."""
+    heavy: bool = False
+    """Whether its training costs several times GEM's, so that comparisons train one seed."""
 
 
 def descend(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gemrl.evaluate.reproduce import (
     ablations,
     frontier,
+    interface,
     knobs,
     mass_scale,
     mechanisms,
@@ -32,6 +33,7 @@ class Reproduction(NamedTuple):
 
 REPRODUCTIONS: dict[str, Reproduction] = {
     "scores": Reproduction(scores.collect, scores.render),
+    "interface": Reproduction(interface.collect, interface.render),
     "scaling": Reproduction(scaling.collect, scaling.render),
     "knobs": Reproduction(knobs.collect, knobs.render),
     "ablations": Reproduction(ablations.collect, ablations.render),

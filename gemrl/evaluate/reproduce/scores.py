@@ -7,6 +7,7 @@ import numpy as np
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.choose import score_of
+from gemrl.evaluate.reproduce import comparison
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
 from gemrl.evaluate.reproduce.lines import label, of_suite
 from gemrl.evaluate.reproduce.paper import GEM_UNIFIED, figures, quoted
@@ -52,6 +53,7 @@ def collect(study: Study) -> None:
         for seed in study.seeds
     )
     _collect_best(study, chosen)
+    comparison.collect(study)
 
 
 def _collect_best(study: Study, knobs_of: KnobsOf) -> None:
@@ -127,6 +129,7 @@ def render(facts: Facts) -> Document:
         *_statistics(found, names),
         *_best(facts.rows, tasks, facts),
         _quoted_table(tasks),
+        *comparison.render(facts),
     )
     return document
 

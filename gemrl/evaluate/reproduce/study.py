@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ from gemrl.evaluate.workers import processes
 from gemrl.learn.bundle import MANIFEST, config_to_json, load_bundle, load_manifest
 from gemrl.learn.parallel import job, run_jobs
 from gemrl.learn.train import baseline, snapshot
-from gemrl.methods import gem
+from gemrl.methods import gem, method_named, method_of
 from gemrl.methods.gem import GemConfig
+from gemrl.methods.protocol import MethodConfig
 from gemrl.progress import bar, clock, say
 
 BASELINES = ("iql", "bc")
@@ -63,6 +64,10 @@ class Budget:
     paper's own by suite."""
     data_steps: int | None = None
     """Transitions of a regenerated dataset; by default as many as the published one has."""
+    methods: tuple[str, ...] = ()
+    """Methods that are trained and compared beside GEM, IQL and BC."""
+    method_steps: int | None = None
+    """Updates of each training of these; by default as many as GEM's."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Further settings of GEM's training."""
 
@@ -71,6 +76,10 @@ class Budget:
             task_named(task)
         if not self.tasks:
             raise ConfigError("tasks: there must be at least one")
+        for name in self.methods:
+            method_named(name)
+        if self.method_steps is not None and self.method_steps < 1:
+            raise ConfigError(f"method_steps = {self.method_steps}: must be at least 1")
         for name, least in (("steps", 1), ("seeds", 1), ("n", 1), ("sweep_n", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} = {getattr(self, name)}: must be at least {least}")
@@ -140,14 +149,25 @@ class Study:
         """Training seeds."""
         return range(self.budget.seeds)
 
+    @property
+    def others(self) -> dict[str, range]:
+        """The methods that are trained by themselves, and the seeds of each."""
+        names = [name for name in self.budget.methods if name not in (gem.METHOD.name, *BASELINES)]
+        return {name: range(1) if method_named(name).heavy else self.seeds for name in names}
+
     def policy(self, task: str, method: str, seed: int, updates: int | None = None) -> Path:
         """Folder of a policy: the last one of its training, or that after so many updates."""
+        if method in self.others:
+            return self.out / "runs" / task / method / f"seed-{seed}"
         run = self.out / "runs" / task / gem.METHOD.name / f"seed-{seed}"
         place = run if updates is None else snapshot(run, updates)
         return place if method == gem.METHOD.name else baseline(place, method)
 
-    def config(self, task: str, seed: int) -> GemConfig:
-        """What GEM is trained with."""
+    def config(self, task: str, seed: int, method: str = gem.METHOD.name) -> MethodConfig:
+        """What GEM, or another method, is trained with."""
+        if method != gem.METHOD.name:
+            steps = self.budget.method_steps or self.budget.steps
+            return method_named(method).config.for_task(task, steps=steps, seed=seed)
         return GemConfig.for_task(task, steps=self.budget.steps, seed=seed, **self.budget.settings)
 
     @property
@@ -158,21 +178,24 @@ class Study:
     def train(self) -> None:
         """Make the data and train the policies that are missing."""
         jobs = []
+        beside = ("--baselines", "--snapshot-every", str(self.snapshot_every))
         for task in self.budget.tasks:
-            wanted = {seed: self.config(task, seed) for seed in self.seeds}
-            missing = {s: c for s, c in wanted.items() if not self._trained(task, s, c)}
-            if missing:
+            for method, seeds in {gem.METHOD.name: self.seeds, **self.others}.items():
+                wanted = {seed: self.config(task, seed, method) for seed in seeds}
+                missing = {s: c for s, c in wanted.items() if not self._trained(task, s, c)}
+                if not missing:
+                    continue
                 data = self._data(task_named(task))
-                more = ("--task", task, "--baselines", "--snapshot-every", str(self.snapshot_every))
+                more = ("--task", task, *(beside if method == gem.METHOD.name else ()))
                 jobs += [
-                    job(f"{task}, seed {s}", data, config, self.policy(task, "gem", s), *more)
-                    for s, config in missing.items()
+                    job(f"{task}, {method}, seed {s}", data, c, self.policy(task, method, s), *more)
+                    for s, c in missing.items()
                 ]
         if jobs:
             run_jobs(jobs)
 
-    def _trained(self, task: str, seed: int, config: GemConfig) -> bool:
-        run = self.policy(task, gem.METHOD.name, seed)
+    def _trained(self, task: str, seed: int, config: MethodConfig) -> bool:
+        run = self.policy(task, method_of(config).name, seed)
         if not (run / MANIFEST).exists():
             return False
         manifest = load_manifest(run)
@@ -244,7 +267,7 @@ class Study:
             more.pop("episodes", count(task)),
             protocol,
             task=task,
-            audited_by=None if method == gem.METHOD.name else gem_run,
+            audited_by=gem_run if method in BASELINES and "density" not in more else None,
             **more,
         )
 
@@ -254,6 +277,14 @@ class Study:
     def records(self, name: str) -> list[dict[str, Any]]:
         """The measurements of this name that are there already."""
         return _read_records(self.out / "records" / f"{name}.jsonl")
+
+    def record_data(self, name: str, measure: Callable[["Study", str], dict[str, Any]]) -> None:
+        """Keep a measurement of each task's data; those that are there already are kept."""
+        kept = {record["task"]: record for record in self.records(name)}
+        missing = [task for task in self.budget.tasks if task not in kept]
+        if missing:
+            kept |= {task: measure(self, task) for task in missing}
+            self.record(name, list(kept.values()))
 
     def record(self, name: str, records: Sequence[dict[str, Any]]) -> None:
         """Keep measurements that are no episodes, in place of earlier ones of this name."""
@@ -273,6 +304,9 @@ class Plan(Study):
         self.evaluate(self.sweep_cells())
         return paper_knobs
 
+    def record_data(self, name: str, measure: Callable[[Study, str], dict[str, Any]]) -> None:
+        """Nothing: there may be no data yet."""
+
     def evaluate(self, cells: Iterable[Cell]) -> list[Row]:
         """Note the cells."""
         self.cells |= dict.fromkeys(cells)
@@ -283,7 +317,8 @@ class Plan(Study):
         other things than cells.
         """
         trainings = len(self.budget.tasks) * self.budget.seeds
-        phases = gem.phases(self.config(self.budget.tasks[0], 0))
+        others = len(self.budget.tasks) * sum(map(len, self.others.values()))
+        phases = gem.METHOD.phases(self.config(self.budget.tasks[0], 0))
         training = trainings * sum(phase.steps for phase in phases) / UPDATES_A_SECOND
         deciding = sum(map(_seconds, self.cells))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
@@ -292,6 +327,7 @@ class Plan(Study):
             f"about {hours(training / cores)} of training and {hours(deciding / cores)} of "
             f"evaluation on {cores} cores, less what {self.out} already holds"
             + (f"; more for {', '.join(uncounted)}, which is not counted" if uncounted else "")
+            + (f"; more for {others} trainings of other methods" if others else "")
         )
 
 
@@ -302,7 +338,7 @@ def _seconds(cell: Cell) -> float:
 
 
 def _shown(budget: Budget) -> dict[str, Any]:
-    return asdict(budget) | {"tasks": list(budget.tasks)}
+    return asdict(budget) | {"tasks": list(budget.tasks), "methods": list(budget.methods)}
 
 
 def hours(seconds: float) -> str:
@@ -336,7 +372,8 @@ def _budget_of(folder: Path, records: list[dict[str, Any]]) -> Budget:
     if len(records) != 1 or not isinstance(records[0], dict):
         raise DataError(f"{where}: must hold one record, the study's budget")
     try:
-        values: dict[str, Any] = records[0] | {"tasks": tuple(records[0]["tasks"])}
+        values: dict[str, Any] = dict(records[0])
+        values |= {name: tuple(values.get(name, ())) for name in ("tasks", "methods")}
         return Budget(**values)
     except (KeyError, TypeError, GemrlError) as error:
         raise DataError(f"{where}: not a study's budget ({error})") from error

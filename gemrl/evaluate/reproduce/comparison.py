@@ -1,0 +1,133 @@
+"""Every method that a study has trained, as its own paper deploys it, beside GEM and the data."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gemrl.data.tasks import task_named
+from gemrl.decide.knobs import Knobs
+from gemrl.evaluate.choose import score_of
+from gemrl.evaluate.reproduce.document import Table
+from gemrl.evaluate.reproduce.lines import label
+from gemrl.evaluate.reproduce.paper import quoted
+from gemrl.evaluate.reproduce.select import BASELINE, chosen_knobs, last_step, pick, tasks_of
+from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.rows import Row
+from gemrl.maths.statistics import (
+    interquartile_mean,
+    normalized_score,
+    stratified_bootstrap,
+)
+from gemrl.methods import METHODS
+
+DATA = "data"
+"""Name of the records with the data's own returns."""
+TITLES = {
+    "gem": "GEM", "iql": "IQL", "bc": "BC", "td3bc": "TD3+BC", "awac": "AWAC", "cql": "CQL",
+    "rebrac": "ReBRAC", "sacn": "SAC-N", "edac": "EDAC", "dt": "DT", "idql": "IDQL",
+    "diffusionql": "Diffusion-QL", "fql": "FQL", "ifql": "IFQL", "ssar": "SSAR",
+}  # fmt: skip
+"""How the paper's tables write each method."""
+
+
+def own_knobs(method: str) -> Knobs:
+    """The knobs with which a method's own paper executes its policy."""
+    deploy = METHODS[method].deploy
+    return BASELINE if deploy is None else Knobs(**deploy)
+
+
+def collect(study: Study) -> None:
+    """Each method's own deployment on test seeds, and what the data's episodes return."""
+    if not study.others:
+        return
+    study.evaluate(
+        study.cell(task, method, seed, own_knobs(method))
+        for task in study.budget.tasks
+        for method, seeds in study.others.items()
+        for seed in seeds
+    )
+    study.record_data(DATA, _returns)
+
+
+def _returns(study: Study, task: str) -> dict[str, object]:
+    returns = study.dataset(task).episode_returns
+    scores = [normalized_score(float(value), *task_named(task).reference) for value in returns]
+    return {
+        "task": task,
+        "episodes": len(scores),
+        "mean": float(np.mean(scores)),
+        "best": float(np.max(scores)),
+    }
+
+
+def render(facts: Facts) -> list[str | Table]:
+    """A table of tasks and methods; nothing where no method beside the first three has rows."""
+    rows = last_step(facts.rows)
+    methods = [name for name in METHODS if name not in ("gem", "iql", "bc")]
+    methods = [name for name in methods if pick(rows, method=name, knobs=own_knobs(name))]
+    if not methods:
+        return []
+    tasks = [
+        task
+        for task in tasks_of(row for name in methods for row in pick(rows, method=name))
+        if all(of_method(facts, task, name) for name in ("bc", "iql", "gem"))
+    ]
+    names = ["bc", "iql", *methods, "gem"]
+    found = {task: {name: of_method(facts, task, name) for name in names} for task in tasks}
+    data = {record["task"]: record for record in facts.records.get(DATA, [])}
+    lines = [
+        (
+            task,
+            f"{data[task]['mean']:.1f}" if task in data else "–",
+            *(_cell(found[task][name], task, name) for name in names),
+        )
+        for task in tasks
+    ]
+    used = [row for columns in found.values() for group in columns.values() for row in group]
+    return [
+        "## Every method",
+        label(used, "each method as its own paper deploys it; GEM with chosen knobs"),
+        "In brackets the paper's figure for the method, quoted: published data, 10⁶ updates. "
+        "`data` is the mean return of the data's own episodes.",
+        Table(
+            "Normalized scores on test seeds",
+            ("task", DATA, *(TITLES[name] for name in names)),
+            lines,
+        ),
+        _over_tasks(found, names),
+    ]
+
+
+def of_method(facts: Facts, task: str, method: str) -> list[Row]:
+    """Test rows of a method's own deployment; GEM's with the knobs that were chosen."""
+    rows = last_step(facts.rows)
+    knobs = chosen_knobs(rows, task, facts.n) if method == "gem" else own_knobs(method)
+    return pick(rows, task=task, method=method, knobs=knobs)
+
+
+def _cell(rows: Sequence[Row], task: str, method: str) -> str:
+    if not rows:
+        return "–"
+    published = quoted("scores", task, "GEM(OURS)" if method == "gem" else TITLES[method])
+    seeds = {row.train_seed for row in rows}
+    marked = f"{score_of(rows)}" + ("" if len(seeds) > 1 else " (one seed)")
+    return marked + ("" if published == "–" else f" [{published}]")
+
+
+def _over_tasks(found: dict[str, dict[str, list[Row]]], names: Sequence[str]) -> Table:
+    """Interquartile means over the tasks that every method has."""
+    common = [task for task, columns in found.items() if all(columns.values())]
+    lines = []
+    for name in names:
+        runs = []
+        for task in common:
+            scores: dict[int, list[float]] = {}
+            for row in found[task][name]:
+                scores.setdefault(row.train_seed, []).append(row.score)
+            runs.append([float(np.mean(each)) for each in scores.values()])
+        if runs:
+            flat = [score for group in runs for score in group]
+            middle = stratified_bootstrap(runs, interquartile_mean)
+            lines.append((TITLES[name], f"{np.mean(flat):.1f}", str(middle), str(len(flat))))
+    caption = f"Over the {len(common)} tasks that every method has; 95 % intervals"
+    return Table(caption, ("method", "mean", "interquartile mean", "runs"), lines)
