@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gemrl.decide.drift import DriftMonitor
     from gemrl.decide.gates import Gates
     from gemrl.decide.guard import Guard
+    from gemrl.decide.history import History
     from gemrl.decide.knobs import Cosine, Knobs
     from gemrl.decide.policy import Policy, load
     from gemrl.decide.verdict import Verdict
@@ -38,6 +39,7 @@ __all__ = [
     "GemConfig",
     "GemrlError",
     "Guard",
+    "History",
     "IqlConfig",
     "Knobs",
     "Mixture",
@@ -59,6 +61,7 @@ _HOMES = {
     "gemrl.decide.drift": ("DriftMonitor",),
     "gemrl.decide.gates": ("Gates",),
     "gemrl.decide.guard": ("Guard",),
+    "gemrl.decide.history": ("History",),
     "gemrl.decide.knobs": ("Cosine", "Knobs"),
     "gemrl.decide.policy": ("Policy", "load"),
     "gemrl.decide.verdict": ("Verdict",),

@@ -193,18 +193,24 @@ class KnobArgs:
     """The lower bound on value as it is, or standardized as support is."""
 
 
-@dataclass
-class EvalArgs:
-    """Run a policy in its task's environment and add a row an episode to RUN/rows.jsonl."""
+@dataclass(kw_only=True)
+class RuleArgs:
+    """Whose rule decides."""
 
-    run: Positional[Path]
-    """Folder of a trained run."""
-    knobs: OmitArgPrefixes[KnobArgs]
     decide: Literal["own", "gem"] = "own"
     """Whose rule decides where knobs do not say: the method's own, or GEM's."""
     behavior: Path | None = None
     """Folder of a policy whose behaviour density a policy without one takes: GEM's rule needs
     it."""
+
+
+@dataclass
+class EvalArgs(RuleArgs):
+    """Run a policy in its task's environment and add a row an episode to RUN/rows.jsonl."""
+
+    run: Positional[Path]
+    """Folder of a trained run."""
+    knobs: OmitArgPrefixes[KnobArgs]
     episodes: int | None = None
     """Episodes; by default as many as the task's protocol has."""
     protocol: Literal["validation", "test"] = "test"

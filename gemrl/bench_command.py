@@ -34,6 +34,7 @@ class BenchArgs:
 def bench(args: BenchArgs) -> None:
     """Measure and print or write."""
     from gemrl.evaluate.decision_costs import growth, measure, settings
+    from gemrl.learn.compiled import kept_programs
     from gemrl.methods import METHODS
     from gemrl.progress import bar, said_on_success
 
@@ -44,7 +45,12 @@ def bench(args: BenchArgs) -> None:
             raise ConfigError(f"{name} = {value}: must be at least 1")
     wanted = settings(args.methods or tuple(METHODS))
     costs: list[Any] = []
-    with said_on_success(), bar("bench decisions", args.rounds, "rounds", args.json) as report:
+    with (
+        said_on_success(),
+        kept_programs(),
+        bar("bench decisions", args.rounds, "rounds", args.json) as report,
+    ):
+        report(0, f"compiling {len(wanted)} settings")
         for done, found in enumerate(measure(wanted, args.rounds, args.calls), start=1):
             costs = found
             report(done, f"{len(wanted)} settings")
@@ -100,7 +106,7 @@ def document(costs: Any, plots: bool = True) -> Any:
         lines.append(
             (
                 title(cost.method),
-                f"{cost.knob} = {cost.value}" + ("" if cost.scales else " (no knob of its)"),
+                f"{cost.knob} = {cost.value}" + ("" if cost.scales else " (not its knob)"),
                 f"{cost.median_ms:.3f}",
                 f"{cost.p99_ms:.3f}",
                 f"{cost.decisions_per_second:,.0f}",
@@ -125,7 +131,7 @@ def document(costs: Any, plots: bool = True) -> Any:
     ]
     found = Document("What a decision costs")
     found.add(
-        f"Measured on {machine()}: fresh weights, all settings in turns. The paper's columns are "
+        f"Measured on {machine()}: random weights, all settings in turns. The paper's columns are "
         "quoted; they are of a GPU, so that their shape can be compared and their milliseconds "
         "cannot. Memory is what XLA plans for one compiled decision.",
         Table("Every method and setting", headings, lines),

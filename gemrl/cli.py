@@ -58,9 +58,7 @@ def evaluate(args: EvalArgs) -> None:
     from gemrl.evaluate.rows import ROWS
     from gemrl.evaluate.table import line
 
-    policy = load(args.run)
-    if args.behavior is not None:
-        policy = policy.with_density(load(args.behavior))
+    policy = load(args.run, behavior=args.behavior)
     task = args.task or policy.bundle.manifest["task"]
     rows = evaluate_policy(
         policy,

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from gemrl.arguments import KnobArgs
+from gemrl.arguments import KnobArgs, RuleArgs
 from gemrl.errors import BundleError, ConfigError, MissingExtraError
 
 
 @dataclass
-class ExportArgs:
+class ExportArgs(RuleArgs):
     """Write a policy's whole decision as one ONNX file with a JSON beside it, or check a copy of
     such a file. Knobs given here are the file's defaults.
     """
@@ -70,8 +70,8 @@ def _write(run: Path, out: Path, args: ExportArgs) -> None:
     from gemrl.learn.compiled import kept_programs
     from gemrl.progress import said_on_success, say
 
-    policy = load(run, backend="jax")
-    knobs = knobs_from(args.knobs, policy, policy.bundle.manifest["task"])
+    policy = load(run, backend="jax", behavior=args.behavior)
+    knobs = knobs_from(args.knobs, policy, policy.bundle.manifest["task"], args.decide)
     fixed = None if args.fixed_n is None else Fixed(args.fixed_n, args.batch or 1)
     with said_on_success(), kept_programs():
         states = golden_states(policy)

@@ -10,14 +10,14 @@ from typing import Any, Generic
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from gemrl.arguments import Config, KnobArgs
+from gemrl.arguments import Config, KnobArgs, RuleArgs
 from gemrl.errors import ConfigError, DataError
 
 TOKEN_VARIABLE = "GEMRL_TOKEN"
 
 
 @dataclass
-class ServeArgs(Generic[Config]):
+class ServeArgs(RuleArgs, Generic[Config]):
     """Serve a policy: the OpenPI wire over WebSocket, JSON over HTTP, and a page to watch it."""
 
     run: Positional[Path]
@@ -53,6 +53,8 @@ class ReplayArgs:
     """File or folder of the log."""
     run: Path | None = None
     """Folder of the policy, where it is not the one that the log names."""
+    behavior: Path | None = None
+    """Folder of the policy whose density it had, likewise."""
     json: bool = False
     """Print JSON."""
 
@@ -83,15 +85,16 @@ def serve(args: ServeArgs[Any]) -> None:
     if args.log is None and (about_log or args.redact):
         raise ConfigError("--log-... and --redact say how the log is kept: they need --log FOLDER")
     log = None if args.log is None else LogConfig(args.log, **about_log, redact=args.redact)
-    policy = load(args.run)
+    policy = load(args.run, behavior=args.behavior)
     task = policy.bundle.manifest["task"]
-    knobs = knobs_from(args.knobs, policy, task)
+    knobs = knobs_from(args.knobs, policy, task, args.decide)
     server = Server(
         policy,
         config,
         knobs=knobs,
         profiles=read_profiles(args.profiles, knobs),
         run=args.run,
+        behavior=args.behavior,
         shadow=None if args.shadow is None else load(args.shadow),
         states=None if args.states is None else policy.bundle.read_data(args.states),
         log=log,
@@ -108,7 +111,7 @@ def replay(args: ReplayArgs) -> None:
     """Replay a log."""
     from gemrl.deploy.serve.replay import replay as replay_log
 
-    found = replay_log(args.log, args.run)
+    found = replay_log(args.log, args.run, args.behavior)
     if args.json:
         print(json.dumps(asdict(found)))
     else:

@@ -27,7 +27,7 @@ FLAGS = {
     ],
     "eval": [
         *("--n", "--lam", "--wp", "--wp-end", "--k-smooth", "--source", "--anchor", "--support"),
-        *("--value", "--episodes", "--protocol", "--task", "--json"),
+        *("--value", "--decide", "--behavior", "--episodes", "--protocol", "--task", "--json"),
     ],
     "sweep": [
         *("--n", "--lam", "--wp", "--wp-end", "--episodes", "--protocol", "--cluster"),
@@ -36,9 +36,10 @@ FLAGS = {
     "tune": ["--dataset", "--n", "--lams", "--wps", "--states", "--episodes", "--rows", "--json"],
     "reproduce": [
         *("--tasks", "--steps", "--seeds", "--episodes", "--out", "--rows", "--cluster"),
-        *("--knobs", "--data-steps"),
+        *("--knobs", "--data-steps", "--methods", "--method-steps"),
     ],
     "audit": ["--n", "--lam", "--wp", "--dataset", "--states", "--json"],
+    "bench": ["--methods", "--rounds", "--calls", "--out", "--json"],
     "report": ["--out"],
     "export": ["--n", "--lam", "--wp", "--k-smooth", "--fixed-n", "--batch", "--verify", "--json"],
     "serve": [

@@ -3,8 +3,8 @@
 //   decide policy.onnx N SEED OBSERVATION...     noise drawn here from a seed
 //   decide policy.onnx N @NOISE OBSERVATION...   noise read from a text file, to replay a decision
 //
-// A noise file holds N uniforms, then N x A standard normals, separated by white space. N = 0 is the
-// anchor alone. Prints the action on the first line, then what the policy says of it.
+// A noise file holds N uniforms, then N x M standard normals, separated by white space; M is the last
+// size of the input normal_noise. N = 0 is the anchor alone. Prints the action on the first line, then what the policy says of it.
 
 #include <onnxruntime_cxx_api.h>
 
@@ -21,27 +21,26 @@
 namespace {
 
 struct Noise {
-  std::vector<float> gate;    // N uniforms in [0, 1): which component of the actor
-  std::vector<float> normal;  // N x A standard normals: where within it
+  std::vector<float> gate;    // N uniforms in [0, 1): which component of a mixture
+  std::vector<float> normal;  // N x M standard normals: where within it, or what an action is made of
 };
 
-Noise draw_noise(std::int64_t n, std::int64_t action_size, std::uint64_t seed) {
+Noise draw_noise(std::int64_t n, std::int64_t size, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
   std::normal_distribution<float> normal;
   Noise noise;
   for (std::int64_t i = 0; i < n; ++i) noise.gate.push_back(uniform(random));
-  for (std::int64_t i = 0; i < n * action_size; ++i) noise.normal.push_back(normal(random));
+  for (std::int64_t i = 0; i < n * size; ++i) noise.normal.push_back(normal(random));
   return noise;
 }
 
-Noise read_noise(std::int64_t n, std::int64_t action_size, const std::string& path) {
+Noise read_noise(std::int64_t n, std::int64_t size, const std::string& path) {
   std::ifstream file(path);
   std::vector<float> numbers;
   for (float number; file >> number;) numbers.push_back(number);
-  if (!file.eof() || numbers.size() != static_cast<std::size_t>(n * (1 + action_size)))
-    throw std::runtime_error(path + ": must hold " + std::to_string(n * (1 + action_size)) +
-                             " numbers");
+  if (!file.eof() || numbers.size() != static_cast<std::size_t>(n * (1 + size)))
+    throw std::runtime_error(path + ": must hold " + std::to_string(n * (1 + size)) + " numbers");
   return {{numbers.begin(), numbers.begin() + n}, {numbers.begin() + n, numbers.end()}};
 }
 
@@ -82,9 +81,12 @@ int decide(const std::vector<std::string>& words) {
   if (static_cast<std::int64_t>(observation.size()) != observation_size)
     throw std::runtime_error("the policy observes " + std::to_string(observation_size) +
                              " numbers, and " + std::to_string(observation.size()) + " were given");
+  // Not every policy takes noise: one without critics has nothing to choose between.
+  const bool takes_noise = inputs.count("normal_noise") > 0;
+  const std::int64_t size = takes_noise ? inputs["normal_noise"].back() : 0;
   Noise noise = words[2].front() == '@'
-                    ? read_noise(n, action_size, words[2].substr(1))
-                    : draw_noise(n, action_size, static_cast<std::uint64_t>(whole_number(words[2])));
+                    ? read_noise(n, size, words[2].substr(1))
+                    : draw_noise(n, size, static_cast<std::uint64_t>(whole_number(words[2])));
 
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeCPU);
   const auto tensor = [&](std::vector<float>& values, std::vector<std::int64_t> shape) {
@@ -94,14 +96,13 @@ int decide(const std::vector<std::string>& words) {
   std::vector<const char*> given{"observation"};
   std::vector<Ort::Value> tensors;
   tensors.push_back(tensor(observation, {1, observation_size}));
-  // Not every policy takes noise: one without critics has nothing to choose between.
   if (inputs.count("gate_noise")) {
     given.push_back("gate_noise");
     tensors.push_back(tensor(noise.gate, {1, n}));
   }
-  if (inputs.count("normal_noise")) {
+  if (takes_noise) {
     given.push_back("normal_noise");
-    tensors.push_back(tensor(noise.normal, {1, n, action_size}));
+    tensors.push_back(tensor(noise.normal, {1, n, size}));
   }
 
   std::vector<const char*> wanted;

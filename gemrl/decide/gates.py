@@ -64,6 +64,7 @@ class Gates:
         Decisions with `knobs` are scored at `states` random rows of theirs, and the density of
         states, a mixture of `components`, is fitted to training rows.
         """
+        policy.require_no_context("calibrating gates")
         knobs = policy.default_knobs if knobs is None else knobs
         if not isinstance(knobs, Knobs):
             raise KnobError(f"knobs = {knobs!r}: must be gemrl.Knobs")

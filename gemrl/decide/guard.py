@@ -47,6 +47,7 @@ class Guard:
         controller: Controller | None = None,
         smaller_n: int = 64,
     ) -> None:
+        policy.require_no_context("a guard")
         gates.require_policy(policy)
         missing = {"controller": controller is None, "behavior": policy.models.behavior is None}
         if ladder is None:

@@ -15,13 +15,16 @@ from gemrl.decide.backend import Backend, Shape, backend_for, wanted_backend
 from gemrl.decide.checks import finite_float32, observations, whole_numbers
 from gemrl.decide.decision import Decision
 from gemrl.decide.dense import scales_of
+from gemrl.decide.history import History, context_spec, contexts_at
 from gemrl.decide.knobs import MAX_CANDIDATES, Knobs, whole_number
 from gemrl.decide.search import CHUNK, Asked, Deadlines, block_of, joined, search, split
 from gemrl.decide.select import Scales, critic_values
 from gemrl.errors import KnobError, ObservationError
-from gemrl.learn.bundle import Bundle, load_bundle, manifest_digest
+from gemrl.learn.bundle import Bundle, config_from_json, load_bundle, manifest_digest
+from gemrl.learn.spec import Spec
 from gemrl.maths.mixture import Mixture
 from gemrl.methods import method_named
+from gemrl.methods.context import Context
 from gemrl.methods.networks import MixtureNet
 from gemrl.methods.protocol import Models
 
@@ -40,6 +43,7 @@ class Policy:
         self.bundle = bundle
         self.models: Models = bundle.models
         self.spec = bundle.spec
+        self.context = _context_of(bundle)
         self._scales = scales_of(self.spec)
         self._wanted = backend
         # Asked at every decision, and slow to ask of the models.
@@ -52,7 +56,12 @@ class Policy:
     @cached_property
     def backend(self) -> Backend:
         """Who evaluates the networks of a decision."""
-        return backend_for(self.models, self.spec, self._wanted)
+        return backend_for(self.models, self.input_spec, self._wanted)
+
+    @cached_property
+    def input_spec(self) -> Spec:
+        """How the networks' inputs are scaled: observations, or contexts where it looks back."""
+        return self.spec if self.context is None else context_spec(self.spec, self.context)
 
     @property
     def method(self) -> str:
@@ -96,6 +105,7 @@ class Policy:
         t: int | np.ndarray | None = None,
         deadline_ms: float | np.ndarray | Deadlines | None = None,
         chunk: int | None = None,
+        history: History | None = None,
     ) -> Decision:
         """Choose an action for an observation [S], or one each for a batch [B, S].
 
@@ -111,8 +121,12 @@ class Policy:
         The first chunk, which has the anchor, is always scored; the record holds what was scored.
         The rows of a batch may have deadlines of their own: an array, or `Deadlines`.
         The first call of its kind compiles, and can be late for that: see `warm_up`.
+
+        A policy that looks back (`policy.context`) is told of the episode so far by `history`;
+        without one, the observation is an episode's first.
         """
         rows, single = self._rows(obs)
+        rows = contexts_at(self, rows, single, history)
         deadlines = deadline_ms
         if deadlines is not None and not isinstance(deadlines, Deadlines):
             deadlines = Deadlines.after(deadlines, len(rows))
@@ -142,6 +156,7 @@ class Policy:
         *,
         seed: int | np.ndarray = 0,
         t: int | np.ndarray | None = None,
+        history: History | None = None,
     ) -> Decision:
         """Decide again as a record says it was done: bit for bit the same, given the same call.
 
@@ -160,7 +175,13 @@ class Policy:
                 f"with {self.backend.name!r}: load it with backend={record.backend!r}"
             )
         again = self.decide_again(
-            obs, knobs, seed=seed, t=t, block=record.block, n_scored=record.n_scored
+            obs,
+            knobs,
+            seed=seed,
+            t=t,
+            block=record.block,
+            n_scored=record.n_scored,
+            history=history,
         )
         same = np.array_equal(again.candidates, record.candidates, equal_nan=True)
         close = np.allclose(again.lcb, record.lcb, rtol=1e-3, atol=1e-3, equal_nan=True)
@@ -180,11 +201,13 @@ class Policy:
         t: int | np.ndarray | None = None,
         block: Any,
         n_scored: Any,
+        history: History | None = None,
     ) -> Decision:
         """Decide with as many candidates, so many at a time, as a record's `n_scored` and `block`
         say, whatever the clock says.
         """
         rows, single = self._rows(obs)
+        rows = contexts_at(self, rows, single, history)
         blocks, limits = np.atleast_1d(block, n_scored)
         if (np.ndim(n_scored) == 0) != single or len(blocks) != len(rows):
             raise KnobError(
@@ -237,12 +260,15 @@ class Policy:
         """This policy's proposal with another's critics and density, so that its decisions carry
         the same audits. What it executes at n = 0 does not change.
         """
+        for policy in (self, other):
+            policy.require_no_context("an audit by another policy")
         models = dataclasses.replace(other.models, actor=self.models.actor)
         self._require_same_scales(other)
         return Policy(dataclasses.replace(self.bundle, models=models), self._wanted)
 
     def with_density(self, other: "Policy") -> "Policy":
         """This policy with another's behaviour density, so that GEM's rule can execute it."""
+        self.require_no_context("another policy's density")
         if other.models.behavior is None:
             raise KnobError(f"a policy of method {other.method!r} has no behaviour density")
         if self.models.behavior is not None:
@@ -258,6 +284,14 @@ class Policy:
     def _require_same_scales(self, other: "Policy") -> None:
         if self.spec.to_json() != other.spec.to_json():
             raise KnobError("the two policies scale their inputs differently: train on one dataset")
+
+    def require_no_context(self, what: str) -> None:
+        """Refuse what looks at states one by one, where the policy decides from a history."""
+        if self.context is not None:
+            raise KnobError(
+                f"{what} looks at states one by one, and a policy of method {self.method!r} "
+                "decides from an episode's history: use policy.decide with history=..."
+            )
 
     def require_models(self, knobs: Knobs) -> None:
         """Refuse knobs that ask for critics or a density which the policy does not have."""
@@ -358,14 +392,28 @@ class Policy:
         )
 
 
+def _context_of(bundle: Bundle) -> Context | None:
+    """How far back the method looks, by the settings that it was trained with."""
+    name = bundle.manifest["method"]
+    context = method_named(name).context
+    return None if context is None else context(config_from_json(name, bundle.manifest["config"]))
+
+
 def digest_with_density(manifest: dict[str, Any], density: str) -> str:
     """The digest of a policy with another's density."""
     return manifest_digest(manifest | {"density": density})
 
 
-def load(run: str | Path, backend: str = "auto") -> Policy:
-    """The policy of a run folder. For `backend` see `Policy`."""
-    return Policy(load_bundle(run), backend)
+def load(run: str | Path, backend: str = "auto", *, behavior: str | Path | None = None) -> Policy:
+    """The policy of a run folder; with `behavior`, with the behaviour density of that run.
+
+    For `backend` see `Policy`.
+    """
+    if behavior is None:
+        return Policy(load_bundle(run), backend)
+    # Which backends can serve it is known once it has its density.
+    own, other = (Policy(load_bundle(folder), "jax") for folder in (run, behavior))
+    return Policy(own.with_density(other).bundle, backend)
 
 
 @jax.jit

@@ -12,6 +12,7 @@ import numpy as np
 from gemrl.data.storage import atomic_path
 from gemrl.data.tasks import Task, task_named
 from gemrl.decide.decision import Decision
+from gemrl.decide.history import History
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
 from gemrl.envs.make import make_env
@@ -117,10 +118,17 @@ def rollout(
     returns, lengths = np.zeros(count), np.zeros(count, dtype=int)
     sums: dict[str, np.ndarray] = {}
     alive = np.arange(count)
+    history = None if policy.context is None else History(policy, count)
     for t in range(task.horizon):
         asked = _padded(alive, count)
         before = clock()
-        decision = policy.decide(observations[-1][asked], knobs, seed=decision_seeds[asked, t], t=t)
+        decision = policy.decide(
+            observations[-1][asked],
+            knobs,
+            seed=decision_seeds[asked, t],
+            t=t,
+            history=None if history is None else history.rows(asked),
+        )
         deciding += clock() - before
         for name, values in audit_fields(decision).items():
             sums.setdefault(name, np.zeros(count))[alive] += values[: len(alive)]
@@ -129,6 +137,8 @@ def rollout(
         before = clock()
         observation, rewards, ended = env.step(actions)
         simulating += clock() - before
+        if history is not None:
+            history.add(observations[-1], actions, rewards)
         observations.append(observation)
         returns += rewards
         lengths[alive] += 1

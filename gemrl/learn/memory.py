@@ -12,6 +12,7 @@ from gemrl.data.limits import opened_hdf5
 from gemrl.data.readers import HDF5, described_hdf5, requested
 from gemrl.learn.rows import window_size
 from gemrl.methods import method_of
+from gemrl.methods.context import step_width
 from gemrl.methods.protocol import MethodConfig
 
 # Python, JAX and what compiling takes, of GEM on networks of the default size.
@@ -22,6 +23,9 @@ _WINDOWS = 4
 _PAGES = 64 * 2**20
 # Bytes of a row of a dataset on disk: its number, and whether it is held out.
 _NUMBER = 10
+# Bytes of a row that contexts end at: its place in its episode and the return from it on, with what
+# is needed to work them out.
+_OF_CONTEXT = 40
 # The state itself, its copies while a checkpoint is written.
 _STATES = 4
 
@@ -68,7 +72,8 @@ def needed_in_memory(config: MethodConfig, data: Extent) -> int:
 
 def needed_on_disk(config: MethodConfig, data: Extent) -> int:
     """Resident memory of training on a dataset on disk."""
-    return _needed(config, data) + _PAGES + _NUMBER * data.rows
+    number = _NUMBER if method_of(config).context is None else _NUMBER + _OF_CONTEXT
+    return _needed(config, data) + _PAGES + number * data.rows
 
 
 def _needed(config: MethodConfig, data: Extent) -> int:
@@ -82,6 +87,11 @@ def _needed(config: MethodConfig, data: Extent) -> int:
     # What a layer computes for a minibatch. Adam's moments are counted as layers are: they stand
     # for the gradients on the way back.
     computed = sum(leaf.shape[0] for leaf in leaves if len(leaf.shape) > 1)
-    minibatch = 4 * config.batch_size * data.width
-    windows = _WINDOWS * window_size(config.batch_size, data.width) * minibatch
-    return BASE + _STATES * weights + 4 * config.batch_size * computed + windows
+    width, seen = data.width, config.batch_size
+    if method.context is not None:
+        length = method.context(config).length
+        width += length * step_width(data.obs_dim, data.action_dim)
+        seen *= 3 * length  # Tokens.
+    minibatch = 4 * config.batch_size * width
+    windows = _WINDOWS * window_size(config.batch_size, width) * minibatch
+    return BASE + _STATES * weights + 4 * seen * computed + windows

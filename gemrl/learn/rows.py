@@ -3,18 +3,24 @@
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int, Key
+from jaxtyping import Array, Float, Float32, Float64, Int, Key
 
+from gemrl.data.dataset import Dataset
 from gemrl.data.shards import ShardedDataset
 from gemrl.learn.loop import minibatch_rows
 from gemrl.learn.spec import Spec, row_width, rows_after, scaled, with_next_actions
+from gemrl.methods.context import Context, Steps, pack, step_width
 
 # Updates between two lines of metrics.
 LOG_EVERY = 500
+# Contexts that are gathered together, and rows whose rewards are read together.
+_CONTEXTS = 4096
+_REWARDS = 65_536
 # Memory of a window of minibatches; one is in use while the next is gathered.
 _WINDOW_BYTES = 32 * 2**20
 
@@ -79,6 +85,78 @@ class RowsOnDisk:
             return found
         after = rows_after(places, self.data.episode_starts, len(self.data))
         return with_next_actions(found, scaled(self.data.packed(after), self.spec), self.spec)
+
+
+@dataclass(frozen=True, eq=False)
+class RowsWithContext:
+    """Rows with the context that ends at each of them: the steps before it in its episode, and it.
+
+    Episodes are whole among the rows, so a context is made of rows that lie together, wherever
+    they lie. Places before an episode's start hold zeros.
+    """
+
+    rows: Rows
+    data: Dataset | ShardedDataset
+    training: Int[np.ndarray, " t"]
+    """The rows' numbers in the dataset."""
+    context: Context
+
+    @cached_property
+    def to_go(self) -> Float32[np.ndarray, " t"]:
+        """The return from each row on, over its scale."""
+        return (returns_to_go(self.data)[self.training] / self.context.return_scale).astype("f4")
+
+    @cached_property
+    def number(self) -> Int[np.ndarray, " t"]:
+        """Each row's place in its episode."""
+        starts = self.data.episode_starts
+        own = starts[np.searchsorted(starts, self.training, "right") - 1]
+        return (self.training - own).astype(np.int32)
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        return self.rows.width + self.context.length * step_width(
+            self.data.obs_dim, self.data.action_dim
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def gather(self, rows: Int[np.ndarray, " n"]) -> Float32[np.ndarray, "n w"]:
+        found = np.empty((len(rows), self.width), np.float32)
+        for start in range(0, len(rows), _CONTEXTS):
+            found[start : start + _CONTEXTS] = self._gathered(rows[start : start + _CONTEXTS])
+        return found
+
+    def _gathered(self, rows: Int[np.ndarray, " n"]) -> Float32[np.ndarray, "n w"]:
+        back = np.arange(self.context.length - 1, -1, -1)
+        present = self.number[rows][:, None] >= back
+        places = np.where(present, rows[:, None] - back, rows[:, None])
+        found = self.rows.gather(places.reshape(-1)).reshape(*places.shape, -1)
+        obs, rest = self.data.obs_dim, self.data.obs_dim + self.data.action_dim
+        steps = Steps(
+            self.to_go[places],
+            found[..., :obs],
+            found[..., obs:rest],
+            self.number[places],
+            np.ones(places.shape),
+        )
+        packed = pack(steps).reshape(*places.shape, -1) * present[..., None]
+        return np.concatenate([found[:, -1], packed.reshape(len(rows), -1)], axis=1)
+
+
+def returns_to_go(data: Dataset | ShardedDataset) -> Float64[np.ndarray, " t"]:
+    """The sum of a row's reward and of those after it in its episode, in the task's own rewards."""
+    if isinstance(data, Dataset):
+        rewards = data.rewards
+    else:
+        blocks = data.blocks(np.arange(len(data)), _REWARDS)
+        rewards = np.concatenate([block.rewards for block in blocks])
+    so_far = np.cumsum(rewards, dtype=np.float64)
+    ends = np.append(data.episode_starts[1:], len(data)) - 1
+    lengths = np.diff(data.episode_starts, append=len(data))
+    return np.repeat(so_far[ends], lengths) - so_far + rewards
 
 
 class Window(NamedTuple):

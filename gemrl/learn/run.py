@@ -19,7 +19,7 @@ from gemrl.learn.loggers import Sink
 from gemrl.learn.loop import Totals, no_totals, phase_key, run_updates
 from gemrl.learn.metrics import append_metrics, cut_metrics
 from gemrl.learn.rows import LOG_EVERY, Rows, Windows
-from gemrl.learn.spec import Spec
+from gemrl.learn.spec import Spec, unpack
 from gemrl.methods.protocol import MAIN, Batch, Method, MethodConfig, Phase
 from gemrl.progress import Report, bar, say
 
@@ -130,9 +130,9 @@ class Run:
         return done % LOG_EVERY == 0 or done % self.config.checkpoint_every == 0
 
     def _no_totals(self, phase: Phase, state: Any) -> Totals:
-        batch = self.samples["training"]
-        if self.method.next_actions:
-            batch = batch._replace(next_action=batch.action)  # Its shape is all that is asked.
+        # Its shape is all that is asked.
+        row = jnp.zeros((1, self.rows.width))
+        batch = unpack(row, self.spec.obs_dim, self.spec.action_dim)
         return no_totals(phase.update, state, batch, self.compiled_config)
 
     @property

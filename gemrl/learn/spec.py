@@ -161,11 +161,15 @@ def rows_after(rows: Int[np.ndarray, " t"], starts: Int[np.ndarray, " e"], total
 
 
 def unpack(rows: Any, obs_dim: int, action_dim: int) -> Batch:
-    """Packed rows as a minibatch; NumPy's or JAX's. What is beyond a row is the next action."""
+    """Packed rows as a minibatch; NumPy's or JAX's.
+
+    What is beyond a row is the next action or a context, which is always wider than that.
+    """
     obs, action, reward, next_obs, mask = _columns(rows, obs_dim, action_dim)
-    width = row_width(obs_dim, action_dim)
-    next_action = rows[:, width:] if rows.shape[1] > width else None
-    return Batch(obs, action, reward[:, 0], next_obs, mask[:, 0], next_action)
+    beyond = rows[:, row_width(obs_dim, action_dim) :]
+    next_action = beyond if beyond.shape[1] == action_dim else None
+    context = beyond if beyond.shape[1] > action_dim else None
+    return Batch(obs, action, reward[:, 0], next_obs, mask[:, 0], next_action, context)
 
 
 def scale(dataset: Dataset, spec: Spec) -> Batch:

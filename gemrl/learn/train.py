@@ -27,7 +27,7 @@ from gemrl.learn.devices import Devices
 from gemrl.learn.interrupts import stop_on_signals
 from gemrl.learn.loggers import Sink, open_sinks
 from gemrl.learn.metrics import METRICS
-from gemrl.learn.rows import Rows, RowsInMemory, RowsOnDisk
+from gemrl.learn.rows import Rows, RowsInMemory, RowsOnDisk, RowsWithContext
 from gemrl.learn.run import Run
 from gemrl.learn.spec import (
     Spec,
@@ -152,7 +152,7 @@ def _train(
             method=method,
             config=config,
             spec=spec,
-            rows=_rows(data, train_rows, spec, method.next_actions),
+            rows=rows_of(data, train_rows, spec, method, config),
             samples={part: scale(rows, spec) for part, rows in watched.items()},
             largest_reward=_largest_reward(data, spec),
             out=out,
@@ -253,7 +253,28 @@ def _spec(data: Dataset | ShardedDataset, train_rows: np.ndarray) -> Spec:
     return spec_of(data, train_rows, fixed_rewards(data, rewards))
 
 
-def _rows(
+def rows_of(
+    data: Dataset | ShardedDataset,
+    train_rows: np.ndarray,
+    spec: Spec,
+    method: Method,
+    config: MethodConfig,
+) -> Rows:
+    """The training rows, with all that the method asks of them."""
+    rows = _plain_rows(data, train_rows, spec, method.next_actions)
+    if method.context is None:
+        return rows
+    context = method.context(config)
+    if context.target_return is None:
+        raise ConfigError(
+            "target_return is not set, and decisions need a return to ask for: episodes of "
+            f"{data.source} return up to {data.episode_returns.max():g}; set target_return to "
+            "about that, and return_scale to its size"
+        )
+    return RowsWithContext(rows, data, train_rows, context)
+
+
+def _plain_rows(
     data: Dataset | ShardedDataset, train_rows: np.ndarray, spec: Spec, next_actions: bool
 ) -> Rows:
     if isinstance(data, ShardedDataset):

@@ -1,23 +1,22 @@
 """What actor-critic methods share: their settings, ensembles, noise and bootstraps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, UInt32
 
-from gemrl.data.tasks import task_named
 from gemrl.maths.expectile import guidance_weight
 from gemrl.maths.mixture import log_prob
 from gemrl.methods.networks import Critic, MixtureNet
-from gemrl.methods.protocol import Batch, MethodConfig, Metrics
+from gemrl.methods.protocol import Batch, Metrics, PublishedConfig
 
 
 @dataclass(frozen=True)
-class ActorCriticConfig(MethodConfig):
+class ActorCriticConfig(PublishedConfig):
     """Settings that actor-critic methods share."""
 
     critics: int = 2
@@ -27,25 +26,11 @@ class ActorCriticConfig(MethodConfig):
     polyak: float = 0.005
     """Rate at which target networks follow."""
 
-    published: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """What the method's paper sets for a task, or for all tasks whose names begin so."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("critics", self.critics >= 1, "at least 1")
         self.require("discount", 0 <= self.discount < 1, "from 0 to below 1")
         self.require("polyak", 0 < self.polyak <= 1, "above 0 and at most 1")
-
-    @classmethod
-    def for_task(cls, task: str | None, **settings: Any) -> Self:
-        """The settings given, then those published for the task, then the defaults.
-
-        Of several beginnings of the task's name the longest counts.
-        """
-        name = task_named(task).name if task else ""
-        fitting = [start for start in cls.published if name.startswith(start)]
-        found = cls.published[max(fitting, key=len)] if fitting else {}
-        return cls(**{**found, **settings})
 
     def value_limit(self, largest_reward: float) -> float:
         """Ten times what rewards of that size can add up to."""

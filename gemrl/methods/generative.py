@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from gemrl.methods.networks import ACTIVATIONS, Layers, Linear, Norm
+from gemrl.methods.networks import ACTIVATIONS, Layers, Linear, Norm, dropout
 from gemrl.methods.protocol import Batch
 from gemrl.methods.samplers import Sampler
 
@@ -53,11 +53,7 @@ class Block(eqx.Module):
         self.dropout = dropout
 
     def __call__(self, x: Float[Array, "*b h"], key: Key[Array, ""] | None) -> Float[Array, "*b h"]:
-        inside = x
-        if key is not None and self.dropout > 0:
-            kept = jax.random.bernoulli(key, 1 - self.dropout, x.shape)
-            inside = jnp.where(kept, x / (1 - self.dropout), 0)
-        return x + self.layers(self.norm(inside))
+        return x + self.layers(self.norm(dropout(x, self.dropout, key)))
 
 
 class Residual(Body):

@@ -45,6 +45,14 @@ class Norm(eqx.Module):
         return centred * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.shift
 
 
+def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> Float[Array, "..."]:
+    """Some of the places at 0, and the others grown for it; all as they are without a key."""
+    if key is None or rate == 0:
+        return x
+    kept = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(kept, x / (1 - rate), 0)
+
+
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "mish": jax.nn.mish}
 
 

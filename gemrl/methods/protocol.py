@@ -5,7 +5,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from gemrl.data.tasks import task_named
 from gemrl.errors import ConfigError
+from gemrl.methods.context import Context
 from gemrl.methods.networks import Critic, MixtureNet, Value
 from gemrl.methods.samplers import Sampler
 
@@ -38,6 +39,8 @@ class Batch(NamedTuple):
     mask: Float[Array, " b"]
     next_action: Float[Array, "b a"] | None = None
     """What the data does next, for methods that ask for it; the last one's again at an end."""
+    context: Float[Array, "b kw"] | None = None
+    """The steps up to this one, packed (see `context.py`), for methods that look back."""
 
 
 class Models(eqx.Module):
@@ -94,15 +97,14 @@ class MethodConfig:
             if not widths or not all(type(width) is int and width >= 1 for width in widths):
                 raise ConfigError(f"hidden = {value!r}: must be widths such as (256, 256)")
             return tuple(widths)
-        optional = field.type == int | None
-        if optional and value is None:
+        if field.type in (int | None, float | None) and value is None:
             return None
         number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if field.type is int or optional:
+        if field.type in (int, int | None):
             if not number or not isinstance(value, numbers.Integral):
                 raise ConfigError(f"{field.name} = {value!r}: must be a whole number")
             return int(value)
-        if field.type is float:
+        if field.type in (float, float | None):
             if not number or not math.isfinite(value):
                 raise ConfigError(f"{field.name} = {value!r}: must be a finite number")
             return float(value)
@@ -127,6 +129,25 @@ class MethodConfig:
     def optimizer(self) -> optax.GradientTransformation:
         """The optimizer of every network."""
         return optax.adam(self.learning_rate)
+
+
+@dataclass(frozen=True)
+class PublishedConfig(MethodConfig):
+    """Settings of methods whose papers set some of them by task."""
+
+    published: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """What the method's paper sets for a task, or for all tasks whose names begin so."""
+
+    @classmethod
+    def for_task(cls, task: str | None, **settings: Any) -> Self:
+        """The settings given, then those published for the task, then the defaults.
+
+        Of several beginnings of the task's name the longest counts.
+        """
+        name = task_named(task).name if task else ""
+        fitting = [start for start in cls.published if name.startswith(start)]
+        found = cls.published[max(fitting, key=len)] if fitting else {}
+        return cls(**{**found, **settings})
 
 
 class Phase(NamedTuple):
@@ -161,6 +182,8 @@ class Method(NamedTuple):
     the method has critics and a density, and its anchor alone where not."""
     next_actions: bool = False
     """Whether its batches need the data's next action."""
+    context: Callable[[Any], Context] | None = None
+    """`context(config)` says how far back a method looks; None for the present state alone."""
     heavy: bool = False
     """Whether its training costs several times GEM's, so that comparisons train one seed."""
 
@@ -173,7 +196,7 @@ def descend(
 ) -> tuple[Any, optax.OptState, Metrics]:
     """One optimizer step on `loss(params)`, which returns the loss and its metrics."""
     (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params)
-    updates, opt_state = optimizer.update(grads, opt_state)
+    updates, opt_state = optimizer.update(grads, opt_state, params)
     return optax.apply_updates(params, updates), opt_state, metrics
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 import gemrl
 from gemrl.decide.decision import PER_CANDIDATE
+from gemrl.deploy.export.contract import normals_of
 from gemrl.deploy.export.golden import noise_of
 from gemrl.deploy.export.verify import open_session
 from gemrl.deploy.export.write import build, golden_data
@@ -50,7 +51,8 @@ class Agreement:
 def feeds_for(session, policy, states, knobs, seeds):
     """What the graph takes for a decision that `policy.decide` makes from these seeds."""
     states = np.asarray(states, np.float32)
-    gate, normal = noise_of(seeds, len(states), knobs.n, policy.spec.action_dim)
+    size = normals_of(policy.models, policy.spec, knobs)
+    gate, normal = noise_of(seeds, len(states), knobs.n, size)
     feeds = {
         "observation": states,
         "gate_noise": gate,

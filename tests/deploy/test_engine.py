@@ -54,7 +54,6 @@ def serve(decider, asks, begin=True, **options):
 
     async def run():
         engine = Engine(decider, **settings, done=heard.append)
-        engine._loop = asyncio.get_running_loop()
         answers = []
         for one in asks:
             try:
@@ -253,14 +252,14 @@ def test_stopping_turns_away_what_waits(decider, observations):
         engine = Engine(
             decider, queue=8, batch=8, wait_ms=1000, overload="shed", done=lambda _: None
         )
-        engine._loop = asyncio.get_running_loop()
         answer = submitted(engine, request(observations[0]))
         engine._stopping = True
-        engine._thread.start()
+        engine.start()
         with pytest.raises(OverloadError, match="stopping"):
             await answer
         with pytest.raises(OverloadError, match="stopping"):
             submitted(engine, request(observations[0]))
+        await asyncio.to_thread(engine.stop)
 
     asyncio.run(run())
 

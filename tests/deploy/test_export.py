@@ -287,9 +287,8 @@ def test_networks_that_are_not_known_are_refused(untrained):
             return 2 * self.inner(obs, action)
 
     doubled = tuple(map(Twice, untrained.models.critics))
-    for policy in (without(untrained, critics=doubled), without(untrained, critics=())):
-        with pytest.raises(BundleError, match="export knows"):
-            build(policy, gemrl.Knobs())
+    with pytest.raises(BundleError, match=r"export knows.*Twice"):
+        build(without(untrained, critics=doubled), gemrl.Knobs())
 
 
 def test_a_policy_gives_the_same_file_each_time(untrained):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from asking import ask, talking
+from random_networks import random_method
 
 import gemrl
 from gemrl.decide.gates import Gates
@@ -133,10 +134,9 @@ def test_the_server_counts_an_episodes_steps(server, fast_policy, observations):
     at(1)
 
 
-def test_a_refused_request_is_no_step_of_its_episode(maze_data, tmp_path, observations):
-    config = gemrl.IqlConfig(steps=20, hidden=(32, 32), critics=2)
-    gemrl.train(maze_data, config, tmp_path / "iql", quiet=True)
-    with Server(gemrl.load(tmp_path / "iql"), ServeConfig(port=0)) as server:
+def test_a_refused_request_is_no_step_of_its_episode(observations):
+    policy = random_method("iql", obs_dim=4, action_dim=2)
+    with Server(policy, ServeConfig(port=0)) as server:
         steps = []
         for knobs in ({}, {}, {"wp": 0.5}, {"n": -1}, {}):
             request = {"observation": observations[0].tolist(), "episode": "a", "knobs": knobs}
@@ -412,12 +412,10 @@ def test_a_shadow_decides_too_and_never_acts(fast_policy, tmp_path, maze_data, o
         assert (service.shadow.different > 0) is differ
 
 
-def test_a_shadow_that_cannot_decide_as_asked_is_refused_at_the_start(
-    fast_policy, maze_data, tmp_path
-):
-    gemrl.train(maze_data, gemrl.BcConfig(steps=5, hidden=(16, 16)), tmp_path / "bc", quiet=True)
+def test_a_shadow_that_cannot_decide_as_asked_is_refused_at_the_start(fast_policy):
+    shadow = random_method("bc", obs_dim=4, action_dim=2)
     with pytest.raises(KnobError, match="no critics"):
-        Server(fast_policy, ServeConfig(port=0), knobs=KNOBS, shadow=gemrl.load(tmp_path / "bc"))
+        Server(fast_policy, ServeConfig(port=0), knobs=KNOBS, shadow=shadow)
 
 
 def test_a_shadow_that_fails_is_counted_and_the_server_still_stops(
@@ -426,6 +424,9 @@ def test_a_shadow_that_fails_is_counted_and_the_server_still_stops(
     class Failing:
         spec = fast_policy.spec
         digest = fast_policy.digest
+
+        def require_no_context(self, what):
+            pass
 
         def require_models(self, knobs):
             pass
@@ -459,18 +460,6 @@ def test_with_the_jax_backend_only_compiled_shapes_are_taken(policy, observation
         status, _, answer = ask(server, observation=observations[0].tolist(), knobs={"n": 9})
         assert status == 400
         assert "0, 8, 16" in answer["error"]["message"]
-
-
-def test_a_policy_without_critics_is_served_at_its_anchor(maze_data, tmp_path, observations):
-    gemrl.train(maze_data, gemrl.BcConfig(steps=20, hidden=(32, 32)), tmp_path / "bc", quiet=True)
-    policy = gemrl.load(tmp_path / "bc")
-    with Server(policy, ServeConfig(port=0)) as server:
-        status, _, answer = ask(server, observation=observations[0].tolist())
-        assert status == 200
-        assert answer["action"] == policy.decide(observations[0]).action.tolist()
-        assert answer["score"] is None
-        status, _, answer = ask(server, observation=observations[0].tolist(), knobs={"n": 4})
-        assert status == 400
 
 
 def test_the_client_in_the_documents_gets_the_policys_action(server, fast_policy, observations):

@@ -39,6 +39,7 @@ class Builder:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
+        self._names: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def add(self, kind: str, *inputs: Input, **about: Any) -> Value:
         """The output of a new node. Lists are whole numbers, and arrays and floats constants."""
@@ -55,9 +56,12 @@ class Builder:
     def _constant(self, value: np.ndarray | list[int] | float) -> Value:
         kind = np.int64 if isinstance(value, list) else np.float32
         array = value if isinstance(value, np.ndarray) else np.asarray(value, kind)
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(array, name))
-        return name
+        # Each once: a network that denoises in many steps has the same weights in all of them.
+        contents = (array.dtype.str, array.shape, array.tobytes())
+        if contents not in self._names:
+            self._names[contents] = f"constant_{len(self.constants)}"
+            self.constants.append(numpy_helper.from_array(array, self._names[contents]))
+        return self._names[contents]
 
     def model(
         self, contract: Contract, made: dict[str, Value], about: dict[str, str]

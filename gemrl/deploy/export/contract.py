@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from gemrl.decide.knobs import Knobs
 from gemrl.learn.spec import Spec
 from gemrl.methods.protocol import Models
+from gemrl.methods.samplers import Sampler
 
 Size = int | str
 
@@ -77,9 +78,10 @@ def contract_of(models: Models, spec: Spec, knobs: Knobs, fixed: Fixed | None) -
 
     inputs = [Port("observation", "float32", (batch, spec.obs_dim), "states, in environment units")]
     if critics and n != 0:
-        if knobs.source != "unimodal":  # One component needs no gate.
+        if knobs.source != "unimodal" and _sampler(models, knobs) is None:
+            # One component needs no gate, and a sampler has none.
             inputs.append(Port("gate_noise", "float32", (batch, n), "uniform in [0, 1)"))
-        shape = (batch, n, spec.action_dim)
+        shape = (batch, n, normals_of(models, spec, knobs))
         inputs.append(Port("normal_noise", "float32", shape, "standard normal"))
     if critics:
         inputs.append(_weight("lam", knobs.lam, fixed, "critics' deviations taken off their mean"))
@@ -98,6 +100,18 @@ def contract_of(models: Models, spec: Spec, knobs: Knobs, fixed: Fixed | None) -
             else:
                 lacks.append(name)
     return Contract(tuple(inputs), tuple(has), tuple(lacks))
+
+
+def normals_of(models: Models, spec: Spec, knobs: Knobs) -> int:
+    """How many standard normals a candidate takes."""
+    sampler = _sampler(models, knobs)
+    return spec.action_dim if sampler is None else sampler.noise_size
+
+
+def _sampler(models: Models, knobs: Knobs) -> Sampler | None:
+    """What makes candidates of noise, where they are not drawn from a mixture."""
+    actor = models.actor
+    return actor if isinstance(actor, Sampler) and knobs.source == "actor" else None
 
 
 def _weight(name: str, default: float, fixed: Fixed | None, meaning: str) -> Port:

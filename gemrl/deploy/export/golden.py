@@ -15,7 +15,7 @@ from gemrl.decide.backend import seed_pairs
 from gemrl.decide.decision import PER_CANDIDATE, Decision
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
-from gemrl.deploy.export.contract import Contract, Fixed
+from gemrl.deploy.export.contract import Contract, Fixed, normals_of
 from gemrl.maths.audits import VIOLATION_Z
 from gemrl.maths.mixture import sampling_noise
 
@@ -23,6 +23,8 @@ SEED = 0
 POOL = 32
 """States that are looked at; the clearest of them are kept."""
 KEPT = 4
+MANY = 64
+"""Candidates beside the anchor, where their noise is not too long."""
 NUMBERS = 60_000
 """Of noise, at most: a megabyte of JSON."""
 TOLERANCE = 1e-4
@@ -41,23 +43,22 @@ class Case(NamedTuple):
     """Knobs that the caller gives; the others have their defaults."""
 
 
-def noise_of(
-    seed: int | np.ndarray, rows: int, n: int, action_dim: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The noise that `policy.decide` draws: `gate_noise` [B, N] and `normal_noise` [B, N, A].
+def noise_of(seed: int | np.ndarray, rows: int, n: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The noise that `policy.decide` draws: `gate_noise` [B, N] and `normal_noise` [B, N, size].
 
-    `seed` is an integer, or an array with one for each of the rows, as `decide` takes it.
+    `seed` is an integer, or an array with one for each of the rows, as `decide` takes it. `size` is
+    the last of the sizes that the file gives for `normal_noise`.
     """
     pairs = seed_pairs(np.asarray(seed, np.uint32), rows)
-    gate, normal = _noise(pairs, n, action_dim)
+    gate, normal = _noise(pairs, n, size)
     return np.asarray(gate), np.asarray(normal)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _noise(pairs: Array, n: int, action_dim: int) -> tuple[Array, Array]:
+def _noise(pairs: Array, n: int, size: int) -> tuple[Array, Array]:
     def one(pair: Array) -> tuple[Array, Array]:
         key = jax.random.fold_in(jax.random.key(pair[0]), pair[1])
-        return sampling_noise(key, n, action_dim)
+        return sampling_noise(key, n, size)
 
     return jax.vmap(one)(pairs)
 
@@ -76,15 +77,16 @@ def golden(
     # The backend that serves every policy, and is the reference for the others.
     policy = Policy(policy.bundle, "jax")
     states = np.asarray(states, np.float32)[:POOL]
-    cases = _cases(policy, knobs, fixed, len(states))
+    size = normals_of(policy.models, policy.spec, knobs)
+    cases = _cases(policy, knobs, fixed, len(states), _many(size))
     decisions = [policy.decide(states, case.knobs, seed=SEED) for case in cases]
     outputs = [_outputs(decision, contract) for decision in decisions]
 
     most = max(case.knobs[0].n for case in cases)
-    wanted = NUMBERS // max(1, most * (policy.spec.action_dim + 1))
+    wanted = NUMBERS // max(1, most * (size + 1))
     clearest = np.argsort(-_clarity(cases, decisions), kind="stable")
     kept = np.sort(clearest[: min(KEPT, max(1, wanted))])
-    noise = noise_of(SEED, len(states), most, policy.spec.action_dim)
+    noise = noise_of(SEED, len(states), most, size)
     named = {port.name for port in contract.inputs}
     plain: dict[str, Any] = {"observation": _numbers(states[kept])}
     for name, values in zip(("gate_noise", "normal_noise"), noise, strict=True):
@@ -101,7 +103,12 @@ def golden(
     return plain, _tolerances(outputs, kept, policy.spec.action_half)
 
 
-def _cases(policy: Policy, knobs: Knobs, fixed: Fixed | None, rows: int) -> list[Case]:
+def _many(size: int) -> int:
+    """How many candidates with noise of this size all golden states can have."""
+    return max(4, min(MANY, NUMBERS // (KEPT * (size + 1))))
+
+
+def _cases(policy: Policy, knobs: Knobs, fixed: Fixed | None, rows: int, most: int) -> list[Case]:
     """The calls: no candidates, one and many, with defaults and with knobs of each state."""
     weighed = policy.models.behavior is not None
     varied = [
@@ -112,12 +119,14 @@ def _cases(policy: Policy, knobs: Knobs, fixed: Fixed | None, rows: int) -> list
         return [Case([replace(one, n=fixed.n) for one in varied], ("lam", "wp"))]
     if not policy.models.critics:
         return [Case([knobs] * rows, ())]
-    few = [Case([replace(knobs, n=n, k_smooth=1)] * rows, ("k_smooth",)) for n in (0, 1)]
+    # Where there is no anchor there must be a sample.
+    least = (1,) if knobs.anchor == "none" else (0, 1)
+    few = [Case([replace(knobs, n=n, k_smooth=1)] * rows, ("k_smooth",)) for n in least]
     many = [
-        Case([replace(knobs, n=64)] * rows, ()),
-        Case([replace(one, n=64, k_smooth=4) for one in varied], ("lam", "wp", "k_smooth")),
+        Case([replace(knobs, n=most)] * rows, ()),
+        Case([replace(one, n=most, k_smooth=4) for one in varied], ("lam", "wp", "k_smooth")),
     ]
-    return few[knobs.anchor == "none" :] + many
+    return few + many
 
 
 def _outputs(decision: Decision, contract: Contract) -> dict[str, np.ndarray]:

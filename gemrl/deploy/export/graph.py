@@ -1,23 +1,24 @@
 """GEM's decision as an ONNX graph: `gemrl.decide.select` once more, with noise as an input.
 
-Each function mirrors one of `gemrl.maths` or `gemrl.methods.networks`, formula by formula and in
-the same order, on a batch of states: B states, C candidates (anchor first), A action dimensions, K
-components, M critics. The tests compare the two.
+Each function mirrors one of `gemrl.decide.select` or `gemrl.maths`, formula by formula and in the
+same order, on a batch of states: B states, C candidates (anchor first), A action dimensions, K
+components, M critics. The tests compare the two. Networks are in `layers`, candidates in
+`proposals`.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from gemrl.decide.dense import scales_of
 from gemrl.decide.knobs import Knobs
 from gemrl.deploy.export.builder import TYPES, Builder, Value
 from gemrl.deploy.export.contract import Fixed
-from gemrl.errors import BundleError
+from gemrl.deploy.export.layers import activation, layers, linear, norm, require
+from gemrl.deploy.export.proposals import Components, clipped, mixture, propose, take
 from gemrl.learn.spec import Spec
 from gemrl.maths.audits import VIOLATION_Z
 from gemrl.maths.score import MIN_STD
-from gemrl.methods.networks import Critic, Layers, Linear, MixtureNet
+from gemrl.methods.networks import Critic
 from gemrl.methods.protocol import Models
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -36,107 +37,18 @@ class Sizes(NamedTuple):
     """min(k_smooth, C)"""
 
 
-class Components(NamedTuple):
-    """A mixture at each state, in environment units."""
-
-    log_weights: Value
-    """[B, K]"""
-    means: Value
-    """[B, K, A]"""
-    stds: np.ndarray
-    """[K, A] They do not depend on the state."""
-
-
 def decision(
     g: Builder, models: Models, spec: Spec, knobs: Knobs, fixed: Fixed | None
 ) -> dict[str, Value]:
     """Add a whole decision to the graph; gives its outputs by name."""
-    proposal = require_known(models)
     scaled = g.add("Div", g.add("Sub", "observation", spec.obs_mean), spec.obs_std)
-    actor = mixture(g, scaled, proposal, spec)
-    if not models.critics:
-        anchor = g.add("Squeeze", _clipped(g, _anchor(g, actor, knobs.anchor), spec), [1])
-        return {"action": _where_finite(g, anchor, anchor)}
     behavior = None if models.behavior is None else mixture(g, scaled, models.behavior, spec)
-    candidates = propose(g, actor, behavior, spec, knobs, fixed)
+    candidates = propose(g, models, behavior, scaled, spec, knobs, fixed)
+    if not models.critics:
+        return anchor_alone(g, candidates, behavior)
     sizes = _sizes(g, candidates, knobs, fixed)
     q = critic_values(g, models.critics, scaled, candidates, sizes, spec)
     return rank(g, candidates, sizes, q, behavior, spec, knobs)
-
-
-def require_known(models: Models) -> MixtureNet:
-    """The proposal; refuses networks whose formulas are not those that are written down here."""
-    actor = models.actor
-    densities = [] if models.behavior is None else [models.behavior]
-    stacks = [net.net for net in (actor, *densities, *models.critics) if hasattr(net, "net")]  # pyright: ignore[reportAttributeAccessIssue]
-    known = (
-        all(type(net) is MixtureNet for net in (actor, *densities))
-        and all(type(critic) is Critic for critic in models.critics)
-        and all(type(stack) is Layers and stack.is_plain for stack in stacks)
-        and all(type(layer) is Linear for stack in stacks for layer in stack.layers)
-    )
-    if not known or not isinstance(actor, MixtureNet):
-        raise BundleError(
-            "export knows the networks of gemrl.methods.networks (MixtureNet, Critic), and this "
-            "policy has others: it cannot be exported"
-        )
-    if models.behavior is not None and not models.critics:
-        raise BundleError("export knows no policy that has a behaviour density and no critics")
-    return actor
-
-
-def mixture(g: Builder, scaled: Value, net: MixtureNet, spec: Spec) -> Components:
-    """`MixtureNet` and `Mixture.affine`."""
-    components, dims = net.log_std.shape
-    out = _layers(g, scaled, net.net)
-    gates = g.add("Slice", out, [0], [components], [1])
-    means = g.add("Slice", out, [components], [components * (1 + dims)], [1])
-    means = g.add("Reshape", g.add("Tanh", means), [-1, components, dims])
-    means = g.add("Add", g.add("Mul", means, spec.action_half), spec.action_middle)
-    # The network itself says how its parameter becomes a deviation.
-    scales = scales_of(spec)
-    anywhere = net(scales.obs_mean).affine(scales.half, scales.middle)
-    return Components(g.add("LogSoftmax", gates, axis=1), means, np.asarray(anywhere.stds))
-
-
-def propose(
-    g: Builder,
-    actor: Components,
-    behavior: Components | None,
-    spec: Spec,
-    knobs: Knobs,
-    fixed: Fixed | None,
-) -> Value:
-    """`select.propose`: the candidates [B, C, A], anchor first, clipped."""
-    parts = [] if knobs.anchor == "none" else [_anchor(g, actor, knobs.anchor)]
-    if fixed is None or fixed.n > 0:
-        source = behavior if knobs.source == "behavior" else actor
-        assert source is not None  # The policy refuses this knob where it has no density.
-        parts.append(_samples(g, source, unimodal=knobs.source == "unimodal"))
-    together = parts[0] if len(parts) == 1 else g.add("Concat", *parts, axis=1)
-    return _clipped(g, together, spec)
-
-
-def _samples(g: Builder, source: Components, unimodal: bool) -> Value:
-    """`sample_from_noise` of a mixture, or of its heaviest component alone: [B, N, A]."""
-    if unimodal:
-        component = _heaviest(g, source)
-    else:
-        cumulative = g.add("CumSum", g.add("Exp", source.log_weights), np.array(1))
-        gate, edges = g.add("Unsqueeze", "gate_noise", [2]), g.add("Unsqueeze", cumulative, [1])
-        below = g.add("Cast", g.add("GreaterOrEqual", gate, edges), to=TYPES["int64"])
-        counted = g.add("ReduceSum", below, [2], keepdims=0)
-        component = g.add("Min", counted, np.array(len(source.stds) - 1))
-    means, stds = _take(g, source.means, component), g.add("Gather", source.stds, component)
-    return g.add("Add", means, g.add("Mul", stds, "normal_noise"))
-
-
-def _anchor(g: Builder, actor: Components, kind: str) -> Value:
-    """`mode` or `barycenter`: [B, 1, A]."""
-    if kind == "mode":
-        return _take(g, actor.means, _heaviest(g, actor))
-    weights = g.add("Unsqueeze", g.add("Exp", actor.log_weights), [2])
-    return g.add("ReduceSum", g.add("Mul", weights, actor.means), [1], keepdims=1)
 
 
 def critic_values(
@@ -151,12 +63,14 @@ def critic_values(
     unit = g.add("Div", g.add("Sub", candidates, spec.action_middle), spec.action_half)
     values = []
     for critic in critics:
+        require(critic, Critic)
         # The state's part of the first layer is computed once, for all candidates.
-        state = g.add("Unsqueeze", _linear(g, scaled, critic.from_state), [1])
+        state = g.add("Unsqueeze", linear(g, scaled, critic.from_state), [1])
         first = g.add("Add", state, g.add("MatMul", unit, np.asarray(critic.from_action)))
-        width = critic.from_action.shape[1]
-        flat = g.add("Reshape", g.add("Relu", first), [-1, width])
-        values.append(g.add("Reshape", _layers(g, flat, critic.net), sizes.each_row))
+        rows = g.add("Reshape", first, [-1, critic.from_action.shape[1]])
+        rows = activation(g, rows, critic.net.activation)
+        rows = rows if critic.norm is None else norm(g, rows, critic.norm)
+        values.append(g.add("Reshape", layers(g, rows, critic.net), sizes.each_row))
     return values[0] if len(values) == 1 else g.add("Concat", *values, axis=1)
 
 
@@ -191,10 +105,10 @@ def rank(
     def of_chosen(each: Value) -> Value:
         return g.add("Squeeze", g.add("GatherElements", each, chosen, axis=1), [1])
 
-    winner = _take(g, candidates, chosen)
-    averaged = g.add("ReduceMean", _take(g, candidates, best), [1], keepdims=1)
+    winner = take(g, candidates, chosen)
+    averaged = g.add("ReduceMean", take(g, candidates, best), [1], keepdims=1)
     # A mean of actions at a bound can pass it by rounding.
-    executed = _clipped(g, averaged, spec)
+    executed = clipped(g, averaged, spec.action_low, spec.action_high)
     made = {
         "action": _where_finite(g, score, g.add("Squeeze", executed, [1])),
         "chosen": g.add("Squeeze", chosen, [1]),
@@ -207,16 +121,39 @@ def rank(
     support_of_executed = log_prob(g, behavior, executed)
     z_of_executed = _standardized(g, support_of_executed, *_moments(g, log_support))
     alone = g.add("Equal", sizes.k_smooth, [1])
-    made |= {"log_support": of_chosen(log_support), "support_z": of_chosen(support_z)}
-    for name, value in (("log_support", support_of_executed), ("support_z", z_of_executed)):
-        # One candidate alone is executed as it is, with what is known of it.
-        squeezed = g.add("Squeeze", value, [1])
-        made[f"executed_{name}"] = g.add("Where", alone, made[name], squeezed)
-    for prefix, action in (("", winner), ("executed_", executed)):
-        z = made[f"{prefix}support_z"]
-        made[f"{prefix}violation"] = g.add("Less", z, VIOLATION_Z)
-        made[f"{prefix}collapse_dist"] = _collapse_distance(g, action, behavior)
+    of_winner = of_chosen(log_support), of_chosen(support_z)
+    # One candidate alone is executed as it is, with what is known of it.
+    of_executed = (
+        g.add("Where", alone, known, g.add("Squeeze", value, [1]))
+        for known, value in zip(of_winner, (support_of_executed, z_of_executed), strict=True)
+    )
+    made |= _audits(g, "", winner, behavior, *of_winner)
+    return made | _audits(g, "executed_", executed, behavior, *of_executed)
+
+
+def anchor_alone(g: Builder, anchor: Value, behavior: Components | None) -> dict[str, Value]:
+    """The decision without critics, where nothing is ranked: the anchor [B, 1, A] is executed."""
+    action = g.add("Squeeze", anchor, [1])
+    made = {"action": _where_finite(g, action, action)}
+    if behavior is None:
+        return made
+    log_support = log_prob(g, behavior, anchor)
+    known = [g.add("Squeeze", x, [1]) for x in (log_support, zscore(g, log_support, [1]))]
+    for prefix in ("", "executed_"):
+        made |= _audits(g, prefix, anchor, behavior, *known)
     return made
+
+
+def _audits(
+    g: Builder, prefix: str, action: Value, behavior: Components, log_support: Value, z: Value
+) -> dict[str, Value]:
+    """The four audits of an action [B, 1, A] by name, from its log support and support z [B]."""
+    return {
+        f"{prefix}log_support": log_support,
+        f"{prefix}support_z": z,
+        f"{prefix}violation": g.add("Less", z, VIOLATION_Z),
+        f"{prefix}collapse_dist": _collapse_distance(g, action, behavior),
+    }
 
 
 def log_prob(g: Builder, density: Components, actions: Value) -> Value:
@@ -263,31 +200,6 @@ def _collapse_distance(g: Builder, action: Value, behavior: Components) -> Value
     away = g.add("Sub", behavior.means, action)
     squares = g.add("ReduceSum", g.add("Mul", away, away), [2], keepdims=0)
     return g.add("ReduceMin", g.add("Sqrt", squares), [1], keepdims=0)
-
-
-def _layers(g: Builder, x: Value, layers: Layers) -> Value:
-    """`Layers` on rows [R, I]."""
-    for number, layer in enumerate(layers.layers):
-        x = _linear(g, g.add("Relu", x) if number else x, layer)
-    return x
-
-
-def _linear(g: Builder, x: Value, layer: Linear) -> Value:
-    return g.add("Gemm", x, np.asarray(layer.weight), np.asarray(layer.bias))
-
-
-def _heaviest(g: Builder, components: Components) -> Value:
-    """Index of the heaviest component [B, 1], the first of equal ones."""
-    return g.add("ArgMax", components.log_weights, axis=1, keepdims=1)
-
-
-def _take(g: Builder, rows: Value, index: Value) -> Value:
-    """`rows[b, index[b]]`, from [B, R, A] and [B, I]: [B, I, A]."""
-    return g.add("GatherND", rows, g.add("Unsqueeze", index, [2]), batch_dims=1)
-
-
-def _clipped(g: Builder, actions: Value, spec: Spec) -> Value:
-    return g.add("Min", g.add("Max", actions, spec.action_low), spec.action_high)
 
 
 def _is_finite(g: Builder, x: Value) -> Value:

@@ -51,11 +51,13 @@ def export_policy(
         raise ConfigError(f"{out}: the name of an exported policy must end with .onnx")
     _require_own(sidecar_of(out))
     knobs = _checked(policy.default_knobs if knobs is None else knobs, fixed)
+    # First: the policy itself refuses what its models cannot serve.
+    policy.require_no_context("an exported file")
+    policy.require_models(knobs)
+    data = build(policy, knobs, fixed)
     contract = contract_of(policy.models, policy.spec, knobs, fixed)
     at = states_near_data(policy) if states is None else states
-    # First: the policy itself refuses knobs that its models cannot serve.
     decisions, tolerance = golden(policy, knobs, contract, fixed, at)
-    data = build(policy, knobs, fixed)
     sidecar = {
         **_about(policy, knobs),
         "file": out.name,
@@ -139,6 +141,7 @@ def _about(policy: Policy, knobs: Knobs) -> dict[str, Any]:
         "gemrl": gemrl.__version__,
         "policy": policy.digest,
         "method": policy.method,
+        "density": manifest.get("density"),
         "task": manifest["task"],
         "knobs": knobs.to_json(),
         "observation": {

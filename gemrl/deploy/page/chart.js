@@ -143,6 +143,7 @@ export class LineChart extends Figure {
 
   summary(own) {
     const said = this.series.map(({ name, value }, i) => {
+      if (own[i].every((one) => one === null)) return `${name}: not known`;
       const [low, high] = extent(own[i]);
       const newest = number(value(this.decisions.at(-1)));
       return `${name}: newest ${newest}, from ${number(low)} to ${number(high)}`;

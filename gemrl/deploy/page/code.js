@@ -31,13 +31,16 @@ function pythonKnobs({ n, lam, wp, k_smooth, ...words }) {
   return `gemrl.Knobs(\n    ${numbers},\n    ${named(words)},\n)`;
 }
 
-/** The same decision in Python; `RUN` stands for the folder of the policy with this digest. */
-export function pythonCode({ observation, knobs, seed, t }, digest) {
+/**
+ * The same decision in Python; `RUN` stands for the folder of the policy with this digest, and
+ * `DENSITY` for that of the policy whose density it has, where it has another's.
+ */
+export function pythonCode({ observation, knobs, seed, t }, { digest, density }) {
   const step = t === undefined ? "" : `, t=${t}`;
   return [
     "import gemrl",
     "",
-    `policy = gemrl.load("RUN")  # digest ${digest.slice(0, 12)}`,
+    `policy = gemrl.load("RUN"${density ? `, behavior="DENSITY"` : ""})  # digest ${digest.slice(0, 12)}`,
     `observation = [${observation.join(", ")}]`,
     `knobs = ${pythonKnobs(knobs)}`,
     `decision = policy.decide(observation, knobs, seed=${seed}${step})`,
@@ -64,9 +67,11 @@ export class CodeCard {
         make("div", { className: "choices", role: "radiogroup", "aria-label": "Language" }, ...choices),
         button),
       this.area,
-      make("p", { className: "muted", textContent: meta.token
-        ? "RUN is the folder of the policy. The server wants its token, which curl takes from GEMRL_TOKEN."
-        : "RUN is the folder of the policy." }));
+      make("p", { className: "muted", textContent: [
+        "RUN is the folder of the policy.",
+        ...(meta.density ? ["DENSITY is that of the policy whose behaviour density it has."] : []),
+        ...(meta.token ? ["The server wants its token, which curl takes from GEMRL_TOKEN."] : []),
+      ].join(" ") }));
   }
 
   show(request) {
@@ -78,7 +83,7 @@ export class CodeCard {
     if (!this.request) return;
     const language = this.container.querySelector("input[name=language]:checked").value;
     const texts = {
-      python: () => pythonCode(this.request, this.meta.digest),
+      python: () => pythonCode(this.request, this.meta),
       json: () => prettyRequest(this.request),
       curl: () => curlLine(this.request, this.meta.token),
     };

@@ -118,8 +118,9 @@ export class Explore {
       marks: { default: changes.length ? usual?.action : null, logged, executed: answer.action },
     });
     const { executed } = answer.audit;
-    this.#announce(`Action ${vector(answer.action)}. Support z ${fixed(executed.support_z, 2)}, `
-      + `${executed.violation ? "a violation" : "no violation"}.`);
+    const support = executed.support_z === null ? "Support is not known"
+      : `Support z ${fixed(executed.support_z, 2)}, ${executed.violation ? "a violation" : "no violation"}`;
+    this.#announce(`Action ${vector(answer.action)}. ${support}.`);
   }
 
   #announce(text) {

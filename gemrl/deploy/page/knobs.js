@@ -129,7 +129,7 @@ export class KnobPanel {
     const schedule = make("label", { className: "check" }, this.scheduled, make("span", { textContent: "w_p follows a cosine schedule" }));
     this.schedule = make("div", { className: "twos" }, controls.start.element, controls.horizon.element);
     const limited = make("p", { className: "muted", hidden: !this.meta.compiled, textContent:
-      "This server decides with compiled programs, for the N, k_smooth and words of its profiles alone. With gemrl[fast] all are free." });
+      "This server decides with compiled programs, for the N, k_smooth and words of its profiles alone. For policies that the fast backend decides all are free." });
     container.append(
       limited,
       make("div", { className: "twos" }, this.profile.element, make("div", { className: "control end" }, this.reset)),

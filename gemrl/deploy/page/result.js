@@ -1,13 +1,19 @@
 // What was decided: the action, its audits, the gates, and the same with the default knobs.
 
 import { make, setText } from "./dom.js";
-import { count, fixed, float32, milliseconds, number, probability, yesNo } from "./format.js";
+import { count, fixed, float32, milliseconds, NONE, number, probability, yesNo } from "./format.js";
 import { alarming, scrolling, table } from "./tables.js";
+
+// A policy without a behaviour density knows no support, and no violation either.
+function violation(value, { support_z: z }) {
+  if (z === null) return NONE;
+  return value ? alarming(yesNo(value)) : yesNo(value);
+}
 
 const AUDITS = [
   ["Support z", "support_z", (value) => fixed(value, 3)],
   ["Log support", "log_support", (value) => fixed(value, 3)],
-  ["Violation", "violation", (value) => (value ? alarming(yesNo(value)) : yesNo(value))],
+  ["Violation", "violation", violation],
   ["Collapse distance", "collapse_dist", (value) => fixed(value, 3)],
 ];
 
@@ -78,8 +84,9 @@ export class ResultCard {
   }
 
   #audits(audit, usual) {
+    const cell = (text, key, of) => text(of[key], of);
     const rows = AUDITS.map(([name, key, text]) => [
-      name, text(audit.executed[key]), text(audit.chosen[key]), usual ? text(usual.executed[key]) : "…",
+      name, cell(text, key, audit.executed), cell(text, key, audit.chosen), usual ? cell(text, key, usual.executed) : "…",
       usual ? difference(audit.executed[key], usual.executed[key]) : "",
     ]);
     this.audits.replaceChildren(table("Audits", ["", "Executed", "Chosen", "Default", "Change"], rows));

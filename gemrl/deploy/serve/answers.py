@@ -23,10 +23,10 @@ AUDITS = ("log_support", "support_z", "violation", "collapse_dist")
 def answer(outcome: Outcome, policy: Policy) -> dict[str, Any]:
     """The answer to a request; for a batch each field of a row is a list."""
     ask = outcome.ask
-    rows = [_row(decision, ask.knobs.anchor != "none") for decision in outcome.decisions]
-    fields = rows[0] if ask.single else _listed(rows)
-    fields |= {
-        "knobs": _knobs(ask.knobs),
+    rows = [row(outcome, place) for place in range(len(outcome.decisions))]
+    fields = {
+        **(rows[0] if ask.single else _listed(rows)),
+        "knobs": plain_knobs(ask.knobs),
         "seed": plain(ask.seed),
         "t": plain(ask.t),
         "episode": ask.episode,
@@ -41,8 +41,18 @@ def answer(outcome: Outcome, policy: Policy) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1024)
-def _knobs(knobs: Knobs) -> dict[str, Any]:
+def plain_knobs(knobs: Knobs) -> dict[str, Any]:
+    """Knobs as plain values; the same few come again and again."""
     return knobs.to_json()
+
+
+def row(outcome: Outcome, place: int) -> dict[str, Any]:
+    """One decision as plain values, made once for the answer, the page and the log."""
+    found = outcome.told.get(place)
+    if found is None:
+        anchored = outcome.ask.knobs.anchor != "none"
+        found = outcome.told[place] = plain_decision(outcome.decisions[place], anchored)
+    return found
 
 
 class TooLargeError(RequestError):
@@ -119,7 +129,8 @@ def detail(decision: Decision, policy: Policy, obs: np.ndarray) -> dict[str, Any
     }
 
 
-def _row(decision: Decision, anchored: bool) -> dict[str, Any]:
+def plain_decision(decision: Decision, anchored: bool) -> dict[str, Any]:
+    """What is told of a decision."""
     chosen = int(decision.chosen)
     return {
         "action": plain(decision.action),
@@ -150,11 +161,22 @@ def _mixture(mixture: Mixture) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Lists, numbers and truth values; what is not finite becomes null."""
+    # Single numbers and short lists are most of an answer, and no time is lost on them.
+    if value is None or isinstance(value, int | float | np.generic):
+        return _plain_number(value)
     array = np.asarray(value)
-    if array.ndim == 0:  # Most of an answer, and no time lost on it.
-        number = array.item()
-        return None if isinstance(number, float) and not math.isfinite(number) else number
+    if array.ndim == 0:
+        return _plain_number(array.item())
+    if array.ndim == 1 and array.dtype.kind in "fiu":
+        numbers = array.tolist()
+        if all(map(math.isfinite, numbers)):
+            return numbers
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         finite, array = np.isfinite(array), array.astype(object)
         array[~finite] = None
     return array.tolist()
+
+
+def _plain_number(value: Any) -> Any:
+    number = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(number, float) and not math.isfinite(number) else number

@@ -7,7 +7,8 @@ requests share a call. With the `jax` backend they are decided one after another
 import dataclasses
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,8 @@ class Outcome:
     finished: float
     refusal: RefusedError | None = None
     """Set where the guard refused: the decisions are known, and none is to be executed."""
+    told: dict[int, dict[str, Any]] = field(default_factory=dict, repr=False)
+    """Decisions as plain values, by their row, once somebody wanted them: see `answers.row`."""
 
     @property
     def is_large(self) -> bool:
@@ -122,10 +125,8 @@ class Decider:
         return [[batch.row(next(rows)) for _ in range(size)] for size in sizes]
 
     def _alone(self, ask: Ask, row: int, deadlines: Deadlines, place: int) -> Decision:
-        only = slice(row, row + 1)
         until = None if ask.deadline_ms is None else DeadlinesOf(deadlines, [place])
-        call = {"seed": ask.pairs[only], "t": ask.steps[only], "deadline_ms": until}
-        return self.policy.decide(ask.rows[row], ask.knobs, **call)
+        return self.policy.decide(ask.rows[row], ask.knobs, **ask.draw(row), deadline_ms=until)
 
     def _judged(self, job: Job, decisions: list[Decision], started: float) -> Outcome | GemrlError:
         """With the gates' word on each, and where they may act, what the guard makes of it."""
@@ -149,9 +150,7 @@ class Decider:
         verdict = self.gates.judge(ask.rows[row], decision, self.alpha)
         if self.guard is None or not verdict.flagged:
             return dataclasses.replace(decision, verdict=verdict)
-        only = slice(row, row + 1)
-        call = {"seed": ask.pairs[only], "t": ask.steps[only]}
-        return self.guard.settle(ask.rows[row], decision, verdict, ask.knobs, **call)
+        return self.guard.settle(ask.rows[row], decision, verdict, ask.knobs, **ask.draw(row))
 
     def warm_up(self, knobs: Sequence[Knobs], rows: int, most: int) -> None:
         """Compile all that requests with these knobs need: one shot, chunks, anchor, rungs.

@@ -9,12 +9,14 @@ import asyncio
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gemrl.decide.search import CHUNK, Deadlines
+from gemrl.deploy.serve.bell import Bell
 from gemrl.deploy.serve.costs import Costs
 from gemrl.deploy.serve.decider import Decider, Job, Outcome
 from gemrl.deploy.serve.requests import Ask
@@ -98,7 +100,11 @@ class Engine:
         self._try_again = 0.0
         self.lag = 0.0
         self._stopping = False
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._asleep = False
+        """Whether the thread waits for its bell, or is about to."""
+        self._answers: deque[Answers] = deque()
+        """Those that the event loop has not yet heard of."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="deciding", daemon=True)
 
@@ -106,6 +112,8 @@ class Engine:
         """Begin to decide for the event loop that runs here."""
         self._loop = asyncio.get_running_loop()
         self._beat = self._loop.create_task(self._watch())
+        self._asked, self._decided = Bell(), Bell()
+        self._loop.add_reader(self._decided.file, self._hear)
         self._thread.start()
 
     async def _watch(self) -> None:
@@ -118,11 +126,24 @@ class Engine:
 
     def stop(self) -> None:
         """Turn away what still waits, and end the thread."""
-        with self._wake:
+        with self._lock:
             self._stopping = True
-            self._wake.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self._loop is None:
+            return
+        self._asked.ring()
+        self._thread.join()
+        self._asked.close()
+        if self._loop.is_closed():
+            self._decided.close()
+        else:
+            self._loop.call_soon_threadsafe(self._hang_up)
+
+    def _hang_up(self) -> None:
+        """The last that the event loop hears of the thread."""
+        assert self._loop is not None
+        self._loop.remove_reader(self._decided.file)
+        self._decided.close()
+        self._settle()
 
     @property
     def waiting(self) -> int:
@@ -136,7 +157,7 @@ class Engine:
         held_up = 2 * self.lag if ask.deadline_ms is not None else 0.0
         one = Waiting(ask, decided, ask.arrived + limit - held_up)
         rows = len(ask.rows)
-        with self._wake:
+        with self._lock:
             if self._stopping:
                 self.shed["stopping"] += 1
                 raise OverloadError("the server is stopping: ask another, or again later")
@@ -155,7 +176,9 @@ class Engine:
             if self._running is not None:
                 # A search that may end early makes room for this one.
                 self._running.bring_forward(self._latest_start(one) - self._ending)
-            self._wake.notify()
+            asleep, self._asleep = self._asleep, False
+        if asleep:
+            self._asked.ring()
         return one
 
     def _least(self, one: Waiting) -> float:
@@ -167,9 +190,7 @@ class Engine:
 
     def _work(self) -> None:
         while True:
-            with self._wake:
-                while not self._waiting and not self._stopping:
-                    self._wake.wait()
+            with self._lock:
                 if self._stopping:
                     left, self._waiting = self._waiting, []
                     self._answer(
@@ -177,11 +198,12 @@ class Engine:
                     )
                     return
                 taken = self._take()
-                self._running = self._deadlines(taken)
-            if taken:
+                self._running = self._deadlines(taken) if taken else None
+                self._asleep = not taken
+            if self._running is None:
+                self._asked.wait()
+            else:
                 self._decide(taken, self._running)
-            with self._wake:
-                self._running = None
 
     def _take(self) -> list[Waiting]:
         """The next batch, the nearest deadline first; what cannot be in time is turned away."""
@@ -239,6 +261,8 @@ class Engine:
 
     def _deadlines(self, taken: Sequence[Waiting]) -> Deadlines:
         """When each search must stop so that ranking and the answer are in time."""
+        if not taken[0].timed:
+            return Deadlines(np.full(len(taken), np.inf))
         rows = sum(len(one.ask.rows) for one in taken)
         chunk = self.costs.seconds(rows, CHUNK)
         # Ranking reads every candidate once, which costs little beside the critics.
@@ -274,8 +298,8 @@ class Engine:
             if isinstance(outcome, Outcome):
                 scored = [int(decision.n_scored) for decision in outcome.decisions]
                 expected += self.costs.seconds(len(scored), sum(scored) / len(scored), calls=0)
-        self._answer(list(zip(taken, found, strict=True)))
         self.costs.learn(expected, now - started)
+        self._answer(list(zip(taken, found, strict=True)))
 
     def _shed(self, reason: str, message: str) -> OverloadError:
         self.shed[reason] += 1
@@ -283,11 +307,20 @@ class Engine:
 
     def _answer(self, answers: Answers) -> None:
         """Hand answers to the event loop, all in one call."""
-        assert self._loop is not None
-        if answers and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._settle, answers)
+        if answers:
+            self._answers.append(answers)
+            self._decided.ring()
 
-    def _settle(self, answers: Answers) -> None:
+    def _hear(self) -> None:
+        """In the event loop, when the thread has rung."""
+        self._decided.wait()
+        self._settle()
+
+    def _settle(self) -> None:
+        while self._answers:
+            self._tell(self._answers.popleft())
+
+    def _tell(self, answers: Answers) -> None:
         assert self._loop is not None
         now = time.perf_counter()
         for one, outcome in answers:

@@ -78,8 +78,8 @@ def _some(decision: Decision, shown: np.ndarray) -> Decision:
 
 def _line(number: int, moment: float, outcome: Outcome) -> dict[str, Any]:
     """One decision in short; the last row of a batch stands for it."""
-    ask, decision = outcome.ask, outcome.decisions[-1]
-    audit, gates = answers.audits(decision), answers.gates(decision)
+    ask, row = outcome.ask, answers.row(outcome, len(outcome.decisions) - 1)
+    audit, gates = row["audit"], row["gates"]
     executed = audit["executed"]
     return {
         "id": number,
@@ -87,17 +87,17 @@ def _line(number: int, moment: float, outcome: Outcome) -> dict[str, Any]:
         "source": ask.source,
         "rows": len(ask.rows),
         "episode": ask.episode,
-        "t": int(ask.steps[-1]) if ask.t is not None else None,
-        "action": answers.plain(decision.action),
-        "anchor": None if ask.knobs.anchor == "none" else decision.candidates[0].tolist(),
+        "t": ask.t if ask.t is None or ask.single else int(ask.steps[-1]),
+        "action": row["action"],
+        "anchor": row["anchor"],
         "n": ask.knobs.n,
-        "n_scored": int(decision.n_scored),
-        "wp": float(decision.wp),
+        "n_scored": row["n_scored"],
+        "wp": row["wp"],
         **{name: audit["chosen"][name] for name in answers.AUDITS[1:]},
         **{f"executed_{name}": executed[name] for name in answers.AUDITS[1:]},
         "flagged": None if gates is None else gates["flagged"],
         "flags": None if gates is None else gates["flags"],
-        "rung": answers.rung(decision),
+        "rung": row["rung"],
         "fallback": outcome.fallback,
         **answers.timings(outcome),
     }

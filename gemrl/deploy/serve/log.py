@@ -17,10 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gemrl.data.storage import FULL
-from gemrl.decide.decision import Decision
 from gemrl.decide.policy import Policy
 from gemrl.deploy.serve import answers
 from gemrl.deploy.serve.decider import Outcome
@@ -28,6 +25,7 @@ from gemrl.errors import ConfigError, DataError
 
 FORMAT = 1
 REDACTABLE = ("observation", "action", "episode")
+OF_A_DECISION = ("n_scored", "block", "chosen", "score", "wp", "audit", "gates", "rung")
 WAITING = 10_000
 PATTERN = "decisions-*.jsonl"
 # What this module names its files, by time, process and number: nothing else is ever removed.
@@ -205,35 +203,27 @@ def _is_written(path: Path) -> bool:
 def record(outcome: Outcome, moment: float, redact: tuple[str, ...] = ()) -> dict[str, Any]:
     """A request and its decisions as a line of the log."""
     ask = outcome.ask
+    rows = [answers.row(outcome, place) for place in range(len(outcome.decisions))]
     line = {
         "time": moment,
         "source": ask.source,
         "episode": ask.episode,
         "observation": ask.rows.tolist(),
-        "knobs": ask.knobs.to_json(),
-        "seed": np.asarray(ask.seed).tolist(),
-        "t": None if ask.t is None else np.asarray(ask.t).tolist(),
+        "knobs": answers.plain_knobs(ask.knobs),
+        "seed": answers.plain(ask.seed),
+        "t": answers.plain(ask.t),
         "deadline_ms": ask.deadline_ms,
         "fallback": outcome.fallback,
         **answers.timings(outcome),
-        "action": [answers.plain(decision.action) for decision in outcome.decisions],
-        "decisions": [about(decision) for decision in outcome.decisions],
+        "action": [row["action"] for row in rows],
+        "decisions": [about(row) for row in rows],
     }
     return {name: value for name, value in line.items() if name not in redact}
 
 
-def about(decision: Decision) -> dict[str, Any]:
+def about(row: dict[str, Any]) -> dict[str, Any]:
     """What the log has of one decision beside its action."""
-    return {
-        "n_scored": int(decision.n_scored),
-        "block": int(decision.block),
-        "chosen": int(decision.chosen),
-        "score": answers.plain(decision.score[int(decision.chosen)]),
-        "wp": float(decision.wp),
-        "audit": answers.audits(decision),
-        "gates": answers.gates(decision),
-        "rung": answers.rung(decision),
-    }
+    return {name: row[name] for name in OF_A_DECISION}
 
 
 def read_log(path: Path) -> list[tuple[Path, dict[str, Any], list[dict[str, Any]]]]:

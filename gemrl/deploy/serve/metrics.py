@@ -6,6 +6,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gemrl.decide.verdict import Verdict
 from gemrl.deploy.serve import answers
 from gemrl.deploy.serve.decider import Outcome
 
@@ -72,11 +73,13 @@ class Metrics:
             if rung != "search":
                 self.fallbacks.labels("anchor" if rung == "overload" else rung).inc()
                 self.counts["fallbacks"] += 1
-            said = answers.gates(decision)
-            if said is not None and said["flagged"]:
+            verdict = decision.verdict
+            if not isinstance(verdict, Verdict):
+                continue
+            if verdict.flagged:
                 self.flagged.inc()
                 self.counts["flagged"] += 1
-            for gate, flag in (said or {"flags": {}})["flags"].items():
+            for gate, flag in verdict.flags.items():
                 if flag:
                     self.flags.labels(gate).inc()
 

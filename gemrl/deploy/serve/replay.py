@@ -12,7 +12,7 @@ from gemrl.decide.gates import Gates
 from gemrl.decide.guard import Guard
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy, load
-from gemrl.deploy.serve.answers import plain
+from gemrl.deploy.serve.answers import plain_decision
 from gemrl.deploy.serve.log import about, read_log
 from gemrl.deploy.serve.requests import pairs_of
 from gemrl.errors import BundleError, DataError, GemrlError, RefusedError
@@ -59,25 +59,28 @@ class Server:
             return error.decision
 
 
-def replay(path: Path, run: Path | None = None) -> Replay:
+def replay(path: Path, run: Path | None = None, behavior: Path | None = None) -> Replay:
     """Decide again all that a log, a file or a folder of them, has of one policy.
 
-    The policy is that of `run`, else of the run folder that the log names.
+    The policy is that of `run`, else of the run folder that the log names; its density, where it
+    was another's, that of `behavior` likewise.
     """
     found = Replay()
-    policies: dict[tuple[str, str], Policy] = {}
+    policies: dict[tuple[str, ...], Policy] = {}
     for file, header, lines in read_log(path):
         place = run if run is not None else header.get("run")
         if place is None:
             raise DataError(f"{file}: the log does not say which run it is of: give --run")
-        key = (str(place), str(header.get("backend")))
+        density = behavior if behavior is not None else header.get("behavior")
+        key = (str(place), str(header.get("backend")), str(density))
         if key not in policies:
-            policies[key] = load(place, backend=key[1])
+            policies[key] = load(place, backend=key[1], behavior=density)
         policy = policies[key]
         if policy.digest != header.get("digest"):
             raise BundleError(
                 f"{file} is of policy {str(header.get('digest'))[:16]}, and {place} holds "
-                f"{policy.digest[:16]}: give the run that made it with --run"
+                f"{policy.digest[:16]}: give the run that made it with --run, and the one whose "
+                "density it had with --behavior"
             )
         try:
             server = _server(policy, header, Path(place))
@@ -112,10 +115,10 @@ def _replay_line(
             only = slice(row, row + 1)
             call = {"seed": pairs[only], "t": steps[only]}
             way = {name: np.array([record[name]]) for name in ("block", "n_scored")}
-            again = server.decide(rows[only], knobs, call, way)
+            again = plain_decision(server.decide(rows[only], knobs, call, way), anchored=False)
             now = about(again)
             wrong = [name for name in sorted({*now, *record}) if now.get(name) != record.get(name)]
-            if action is not None and plain(again.action) != action:
+            if action is not None and again["action"] != action:
                 wrong.append("action")
             found.decisions += 1
             if wrong:

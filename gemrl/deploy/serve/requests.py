@@ -24,9 +24,11 @@ FIELDS = (
 LONGEST_ID = 128
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Ask:
-    """One request: a state or a batch of them, and how to decide there."""
+    """One request: a state or a batch of them, and how to decide there. It never changes; frozen,
+    it would take four times as long to make.
+    """
 
     rows: np.ndarray
     """[B, S]"""
@@ -61,6 +63,13 @@ class Ask:
     def steps(self) -> np.ndarray:
         """[B] The step of each row; zero where it was not told, and no schedule looks at it."""
         return np.full(len(self.rows), 0 if self.t is None else self.t)
+
+    def draw(self, row: int) -> dict[str, Any]:
+        """The seed and the step that one row is decided with."""
+        if self.single:  # The usual case, and no time lost on arrays of one number.
+            return {"seed": self.seed, "t": 0 if self.t is None else self.t}
+        only = slice(row, row + 1)
+        return {"seed": self.pairs[only], "t": self.steps[only]}
 
     def at_the_anchor(self) -> "Ask":
         """The same request, to be answered with the anchor alone."""
@@ -108,6 +117,10 @@ class Reader:
         self.compiled = compiled
         self.require = require
         self.episodes = Episodes()
+        # The same few settings come again and again, and are checked once.
+        self._over_again = lru_cache(maxsize=1024)(
+            lambda profile, items: self._over(profile, {name: value for name, _, value in items})
+        )
 
     def read(self, values: Any, source: str, arrived: float | None = None) -> Ask:
         """The request that these plain values and arrays make."""
@@ -124,7 +137,6 @@ class Reader:
         single = rows.ndim == 1
         rows = rows[None] if single else rows
         knobs = self._knobs(fields.get("profile"), fields.get("knobs"))
-        self.require(knobs)
         self._require_within(len(rows), knobs)
         detail = _truth("detail", fields.get("detail", False))
         if detail and not single:
@@ -155,43 +167,46 @@ class Reader:
         )
 
     def _knobs(self, profile: Any, given: Any) -> Knobs:
-        """The defaults, a profile over them, and the request's own knobs over that."""
-        knobs = self.defaults
+        """The defaults, a profile over them, and the request's own knobs over that, checked."""
         if profile is not None:
             profile = wire.text(profile)
             if not isinstance(profile, str) or profile not in self.profiles:
                 known = ", ".join(sorted(self.profiles)) or "none"
                 raise KnobError(f"profile = {str(profile)[:64]!r}: known are {known}")
-            knobs = self.profiles[profile]
-        if given is None:
-            return knobs
+        given = {} if given is None else given
         plain = isinstance(given, dict) and all(
             isinstance(value, int | float | str) for value in given.values()
         )
         if not plain:
-            return knobs_over(knobs, given)
-        # The same few settings come again and again. True and 1 are equal, and not the same.
+            return self._over(profile, given)
+        # True and 1 are equal, and not the same.
         items = [(name, type(value), value) for name, value in given.items()]
-        return _knobs_over(knobs, tuple(items))
+        return self._over_again(profile, tuple(items))
 
-    def _require_within(self, rows: int, knobs: Knobs) -> None:
-        limits = self.limits
-        if rows > limits.rows:
-            raise RequestError(f"{rows} observations: this server takes {limits.rows} at most")
-        if knobs.n > limits.candidates:
-            raise KnobError(f"n = {knobs.n}: this server takes {limits.candidates} at most")
-        if rows * knobs.n > limits.scored:
-            raise RequestError(
-                f"{rows} observations with {knobs.n} candidates each: this server scores "
-                f"{limits.scored} at most in a request"
-            )
+    def _over(self, profile: str | None, given: Any) -> Knobs:
+        """Knobs over a profile's or the defaults, where this server serves them."""
+        knobs = knobs_over(self.defaults if profile is None else self.profiles[profile], given)
+        self.require(knobs)
+        if knobs.n > self.limits.candidates:
+            raise KnobError(f"n = {knobs.n}: this server takes {self.limits.candidates} at most")
         shape = Shape.of(knobs)
         if self.compiled is not None and shape not in self.compiled:
             sizes = sorted({one.n for one in self.compiled})
             raise KnobError(
                 f"{knobs.describe()}: this server decides with compiled programs of fixed shape, "
                 f"with n of {', '.join(map(str, sizes))} and the other words of its profiles; lam "
-                "and wp are free. With gemrl[fast] on the server all knobs are"
+                "and wp are free. All knobs are for policies that the fast backend decides"
+            )
+        return knobs
+
+    def _require_within(self, rows: int, knobs: Knobs) -> None:
+        limits = self.limits
+        if rows > limits.rows:
+            raise RequestError(f"{rows} observations: this server takes {limits.rows} at most")
+        if rows * knobs.n > limits.scored:
+            raise RequestError(
+                f"{rows} observations with {knobs.n} candidates each: this server scores "
+                f"{limits.scored} at most in a request"
             )
 
     def _deadline(self, given: Any) -> float | None:
@@ -228,11 +243,6 @@ def knobs_over(knobs: Knobs, given: Any) -> Knobs:
             raise KnobError("wp must be a number, or a map with end, horizon and perhaps start")
         changed["wp"] = Cosine(**schedule)
     return dataclasses.replace(knobs, **changed)
-
-
-@lru_cache(maxsize=1024)
-def _knobs_over(knobs: Knobs, items: tuple[tuple[Any, type, Any], ...]) -> Knobs:
-    return knobs_over(knobs, {name: value for name, _, value in items})
 
 
 def from_json(body: bytes) -> Any:

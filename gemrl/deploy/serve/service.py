@@ -47,6 +47,7 @@ class Service:
         knobs: Knobs | None = None,
         profiles: dict[str, Knobs] | None = None,
         run: Path | None = None,
+        behavior: Path | None = None,
         gates: Gates | None = None,
         shadow: Policy | None = None,
         states: Dataset | None = None,
@@ -54,8 +55,10 @@ class Service:
     ) -> None:
         """`knobs` are the defaults of requests; `states` is a dataset whose states the page shows.
 
-        Gates are those given, else those of the run folder.
+        Gates are those given, else those of the run folder. `run` and `behavior`, which gave its
+        density to a policy without one, are told in the log, so that it can be decided again.
         """
+        policy.require_no_context("a server")
         self.policy = policy
         self.config = config
         self.knobs = policy.default_knobs if knobs is None else knobs
@@ -74,7 +77,10 @@ class Service:
             backend = cast("FastBackend", policy.backend)
             backend.threads = config.threads or max(1, usable_cores() - 1)
         elif config.threads is not None:
-            raise ConfigError("--threads is for the fast backend: install gemrl[fast]")
+            raise ConfigError(
+                "--threads is for the fast backend, and this policy is decided by "
+                f"{policy.backend.name}: leave it out"
+            )
         decider = Decider(policy, self.gates, self.alpha, self.guard)
         self.reader = Reader(
             policy.spec.obs_dim,
@@ -97,10 +103,11 @@ class Service:
         self.states = _checked_states(states, policy)
         self.shadow = None
         if shadow is not None:
+            shadow.require_no_context("a server")
             for one in (self.knobs, *self.profiles.values()):
                 shadow.require_models(one)
             self.shadow = Shadow(shadow, policy, config.shadow_tolerance)
-        self.log = None if log is None else DecisionLog(log, policy, self._about(run))
+        self.log = None if log is None else DecisionLog(log, policy, self._about(run, behavior))
         self.metrics = Metrics(self._counts, self._levels)
         self.connections = 0
         self.in_progress = 0
@@ -240,6 +247,7 @@ class Service:
             "version": gemrl.__version__,
             "digest": self.policy.digest,
             "method": self.policy.method,
+            "density": manifest.get("density"),
             "task": manifest["task"],
             "backend": self.policy.backend.name,
             "observation_size": spec.obs_dim,
@@ -301,12 +309,13 @@ class Service:
         if self.shadow is not None:
             self.shadow.compare(outcome)
 
-    def _about(self, run: Path | None) -> dict[str, Any]:
+    def _about(self, run: Path | None, behavior: Path | None) -> dict[str, Any]:
         """What the log's header says of this server."""
         guard = self.guard
         return {
             "gemrl": gemrl.__version__,
             "run": None if run is None else str(run.resolve()),
+            "behavior": None if behavior is None else str(behavior.resolve()),
             "started": time.time(),
             "gates": None if self.gates is None else {"alpha": self.alpha},
             "guard": None

@@ -19,7 +19,8 @@ DTYPES = {
     for kind in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 }
 MAX_AXES = 4
-ARRAY, NUMBER = "__ndarray__", "__npgeneric__"
+# Some clients pack their strings as bytes.
+ARRAY, NUMBER = {"__ndarray__", b"__ndarray__"}, {"__npgeneric__", b"__npgeneric__"}
 
 
 def pack(value: Any) -> bytes:
@@ -66,10 +67,8 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(given: dict[Any, Any]) -> Any:
-    if not (ARRAY in given or ARRAY.encode() in given):
-        if NUMBER in given or NUMBER.encode() in given:
-            return _number(text(given))
-        return given
+    if ARRAY.isdisjoint(given):
+        return given if NUMBER.isdisjoint(given) else _number(text(given))
     fields = text(given)
     dtype = _dtype(fields.get("dtype"))
     shape, data = fields.get("shape"), fields.get("data")

@@ -38,6 +38,7 @@ def audit(
 
     What a policy cannot have, for want of critics or of a density, is None.
     """
+    policy.require_no_context("an audit")
     if states < 1:
         raise ConfigError(f"states = {states}: must be at least 1")
     if not 0 <= seed < 2**32:

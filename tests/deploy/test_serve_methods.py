@@ -1,0 +1,164 @@
+"""A real server with other methods' policies: samplers, no density, no critics."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+from asking import ask, talking
+from random_networks import LOOKING_BACK, quickly_compiled, random_method, random_states, saved
+
+import gemrl
+from gemrl.decide.search import Deadlines
+from gemrl.deploy.serve import ServeConfig, Server
+from gemrl.deploy.serve.decider import Job
+from gemrl.deploy.serve.log import LogConfig
+from gemrl.deploy.serve.replay import replay
+from gemrl.errors import KnobError
+
+# A size that no other test has, so that none meets a program that was compiled in a hurry.
+OBS_DIM = 7
+# Knobs that ask for what a policy lacks, or for a shape that was not compiled, and what is said.
+LACKS = {
+    "td3bc": [
+        ({"wp": 0.5}, "no behaviour density"),
+        ({"source": "behavior"}, "no behaviour density"),
+        ({"source": "unimodal"}, "no mixture"),
+        ({"anchor": "barycenter"}, "no mixture"),
+        ({"n": 8}, "compiled"),
+    ],
+    "bc": [({"n": 4}, "no critics"), ({"wp": 0.5}, "no behaviour density")],
+    "ifql": [({"wp": 0.5}, "no behaviour density"), ({"anchor": "mode"}, "compiled")],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _in_a_hurry():
+    with quickly_compiled():
+        yield
+
+
+@pytest.fixture(scope="module", params=list(LACKS))
+def policy(request):
+    return random_method(request.param, obs_dim=OBS_DIM)
+
+
+@pytest.fixture(scope="module")
+def server(policy):
+    with Server(policy, ServeConfig(port=0)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def states(policy):
+    return random_states(policy, 12, 1).astype(np.float32)
+
+
+@pytest.fixture
+def compiled(caplog):
+    """What is compiled while the test runs."""
+    jax.config.update("jax_log_compiles", True)
+    caplog.set_level(logging.WARNING, logger="jax")
+
+    def found():
+        return [one for one in caplog.messages if "XLA compilation" in one]
+
+    jax.jit(lambda x: x + 1)(0)
+    assert len(found()) == 1  # It would be seen.
+    caplog.clear()
+    yield found
+    jax.config.update("jax_log_compiles", False)
+
+
+def same(answer, decision):
+    """Whether an answer is this decision, bit for bit."""
+    score = decision.score[int(decision.chosen)]
+    return (
+        answer["action"] == decision.action.tolist()
+        and answer["chosen"] == int(decision.chosen)
+        and answer["score"] == (float(score) if np.isfinite(score) else None)
+    )
+
+
+def test_an_answer_does_not_depend_on_who_else_asks(server, policy, states, compiled):
+    def client(number):
+        with talking(server) as say:
+            one = say(observation=states[number], seed=number)
+            batch = say(observation=states[: number + 1], seed=number, deadline_ms=9000)
+        return one, batch
+
+    with ThreadPoolExecutor(len(states)) as pool:
+        answers = list(pool.map(client, range(len(states))))
+    for number, (one, batch) in enumerate(answers):
+        assert same(one, policy.decide(states[number], seed=number))
+        for row in range(number + 1):
+            alone = policy.decide(states[row], seed=np.array([[number, row]]))
+            assert batch["action"][row] == alone.action.tolist()
+            assert batch["chosen"][row] == int(alone.chosen)
+    assert compiled() == []
+
+
+def test_the_page_is_told_what_there_is_and_what_is_not(server, policy, states, compiled):
+    _, _, meta = ask(server, "/v1/metadata")
+    assert (meta["method"], meta["backend"]) == (policy.method, "jax")
+    shape = {name: meta["knobs"][name] for name in ("n", "k_smooth", "source", "anchor")}
+    assert any(shape.items() <= one.items() for one in meta["compiled"])
+    # As the explorer asks, and as others do.
+    request = {"observation": states[0].tolist(), "knobs": meta["knobs"], "seed": 0}
+    status, _, answer = ask(server, **request, detail=True)
+    assert status == 200
+    assert same(answer, policy.decide(states[0], seed=0))
+    _, _, before = ask(server, "/v1/recent")
+    ask(server, **request)
+    cloud = ask(server, f"/v1/recent?after={before['last']}")[2]["cloud"]
+    anchored = policy.default_knobs.anchor != "none"
+    for shown in (answer["detail"], cloud):
+        assert len(shown["candidates"]) == policy.default_knobs.n + anchored
+        assert shown["behavior"] is None
+        assert (shown["actor"] is None) is not policy.proposes_mixture
+        assert set(shown["support_z"]) == {None}
+        assert (set(shown["score"]) == {None}) is not bool(policy.models.critics)
+    assert (answer["anchor"] is not None) is anchored
+    assert (cloud["anchor"] == 0) is anchored
+    executed = answer["audit"]["executed"]
+    assert executed["support_z"] is executed["log_support"] is executed["collapse_dist"] is None
+    assert compiled() == []
+
+
+def test_a_knob_that_asks_for_what_the_policy_lacks_is_a_typed_error(server, policy, states):
+    for knobs, said in LACKS[policy.method]:
+        status, _, answer = ask(server, observation=states[0].tolist(), knobs=knobs)
+        assert status == 400
+        assert answer["error"]["type"] == "KnobError"
+        assert said in answer["error"]["message"]
+
+
+def test_the_anchor_of_an_overloaded_server_is_ready(server, policy, states, compiled):
+    asked = server.service.reader.read({"observation": states[0], "seed": 0}, "http")
+    job = Job(asked.at_the_anchor(), "overload")
+    [found] = server.service.engine.decider.decide([job], Deadlines(np.array([np.inf])))
+    assert compiled() == []
+    anchor = policy.decide(states[0], gemrl.Knobs(n=0, wp=0.0)).action
+    np.testing.assert_array_equal(found.decisions[0].action, anchor)
+
+
+def test_gems_rule_with_a_borrowed_density_is_served_and_replayed(tmp_path):
+    run, density = (saved(tmp_path / name, name, obs_dim=OBS_DIM) for name in ("td3bc", "gem"))
+    policy = gemrl.load(run, behavior=density)
+    knobs = gemrl.Knobs(n=8, wp=0.5)
+    parts = {"run": run, "behavior": density, "log": LogConfig(tmp_path / "log")}
+    with Server(policy, ServeConfig(port=0), knobs=knobs, **parts) as server:
+        assert ask(server, "/v1/metadata")[2]["density"] == gemrl.load(density).digest
+        for seed, obs in enumerate(random_states(policy, 3, 1).astype(np.float32)):
+            _, _, answer = ask(server, observation=obs.tolist(), seed=seed)
+            assert same(answer, policy.decide(obs, knobs, seed=seed))
+            assert answer["audit"]["executed"]["support_z"] is not None
+    found = replay(tmp_path / "log")
+    assert (found.same, found.different) == (3, [])
+
+
+@pytest.mark.parametrize("name", LOOKING_BACK)
+def test_a_policy_that_looks_back_is_refused(name):
+    with pytest.raises(KnobError, match="history"):
+        Server(random_method(name, obs_dim=OBS_DIM), ServeConfig(port=0))
