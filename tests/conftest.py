@@ -1,9 +1,11 @@
 """Fixtures: small real datasets and policies, trained once a session."""
 
+import gc
 import hashlib
 import os
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -22,6 +24,21 @@ os.environ.setdefault(
 
 UMAZE = "maze2d-umaze-v1"
 SMALL = {"hidden": (32, 32), "batch_size": 64, "critics": 3}
+
+
+# Compiled programs are kept in memory maps, and Linux gives a process 65,530 of them: a worker that
+# compiled all that the tests need would die of it.
+MOST_MAPS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs():
+    """Forget compiled programs between modules, before there are too many."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -112,6 +112,8 @@ def random_models(seed, dims, hidden, components, critics, log_std, scale):
         net = object.__new__(Layers)
         pairs = itertools.pairwise(sizes)
         object.__setattr__(net, "layers", tuple(linear(i, o, factor) for i, o in pairs))
+        object.__setattr__(net, "norms", None)
+        object.__setattr__(net, "activation", "relu")
         return net
 
     def mixture():
@@ -124,6 +126,7 @@ def random_models(seed, dims, hidden, components, critics, log_std, scale):
         net = object.__new__(Critic)
         object.__setattr__(net, "from_state", linear(OBS, hidden[0], scale))
         object.__setattr__(net, "from_action", linear(dims, hidden[0], scale).weight)
+        object.__setattr__(net, "norm", None)
         object.__setattr__(net, "net", stacked(*hidden, 1, factor=scale))
         return net
 

@@ -105,7 +105,7 @@ def test_fitted_values_equal_the_closed_form():
     chosen = np.array([-0.8, 0.5], np.float32)  # What each of two settings always does.
     actions = np.broadcast_to(chosen[:, None, None], (2, len(batch.obs), 1))
     data = Transitions(
-        Batch(*map(jnp.asarray, batch)), jnp.asarray(actions), jnp.ones(actions.shape[:2])
+        jax.tree.map(jnp.asarray, batch), jnp.asarray(actions), jnp.ones(actions.shape[:2])
     )
     config = FqeConfig(updates=800, batch_size=128, hidden=(32, 32), polyak=0.1)
     minibatches = rng.integers(len(batch.obs), size=(config.updates, config.batch_size))
@@ -123,7 +123,7 @@ def test_what_the_log_cannot_tell_counts_as_the_worst():
     batch = two_states(np.random.default_rng(0), rows=64)
     actions = jnp.zeros((2, 64, 1))
     covered = jnp.stack([jnp.ones(64), jnp.zeros(64)])
-    data = Transitions(Batch(*map(jnp.asarray, batch)), actions, covered)
+    data = Transitions(jax.tree.map(jnp.asarray, batch), actions, covered)
     config = FqeConfig(updates=500, batch_size=64, hidden=(32, 32), polyak=0.1)
     rows = np.tile(np.arange(64), (config.updates, 1))
     bounds = Bounds(-0.6, 2.6, 0.0)
@@ -148,7 +148,7 @@ def test_a_setting_may_be_as_rare_as_the_log_itself():
 
 def test_settings_that_choose_alike_get_the_same_network():
     batch = two_states(np.random.default_rng(0), rows=64)
-    data = Transitions(Batch(*map(jnp.asarray, batch)), jnp.zeros((3, 64, 1)), jnp.ones((3, 64)))
+    data = Transitions(jax.tree.map(jnp.asarray, batch), jnp.zeros((3, 64, 1)), jnp.ones((3, 64)))
     rows = np.random.default_rng(1).integers(64, size=(20, 16))
     bounds = value_bounds(batch.reward, batch.mask, 0.9)
     nets = fit(data, rows, 0.9, bounds, QUICK, jax.random.key(0))

@@ -27,9 +27,9 @@ def run(*words):
 @pytest.mark.parametrize(
     ("name", "words", "dimensions"),
     [
-        ("kitchen-complete-v0", (), (60, 9)),
         ("door-human-demos", ("--outside", "clip"), (39, 28)),
-        ("kitchen-human-demos", ("--bounds", "data"), (59, 9)),
+        pytest.param("kitchen-complete-v0", (), (60, 9), marks=pytest.mark.long),
+        pytest.param("kitchen-human-demos", ("--bounds", "data"), (59, 9), marks=pytest.mark.long),
     ],
 )
 def test_gem_trains_audits_and_decides_with_no_simulator(

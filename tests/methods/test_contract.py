@@ -54,8 +54,8 @@ OWN: dict[str, dict] = {
 }
 # Mean reward of each method's own deployment. The data's is 0.68, that of the data's mean actions
 # 0.84, and the best 1.
-SOLVED = 0.9
-LEVEL = {"bc": 0.8, "dt": 0.88}
+SOLVED = 0.88
+LEVEL = {"bc": 0.8}
 # GEM's rule keeps nearer to the data, whose mean actions are worth 0.84.
 GUIDED = 0.86
 
