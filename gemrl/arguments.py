@@ -134,7 +134,8 @@ class TrainArgs(Generic[Config]):
     config: OmitArgPrefixes[Config]
     reading: OmitArgPrefixes[ReadingArgs] = field(default_factory=ReadingArgs)
     method: str = "gem"
-    """gem, or one of the other methods: `gemrl train --help` lists them."""
+    """gem, iql, bc, td3bc, awac, cql, rebrac, sacn, edac, dt, idql, diffusionql, fql, ifql or
+    ssar. The settings below are those of the method named."""
     out: Path | None = None
     """Folder of the run; by default runs/METHOD, or RUN-again with --from RUN."""
     resume: bool = False

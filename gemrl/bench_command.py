@@ -10,6 +10,9 @@ from tyro.conf import Positional
 
 from gemrl.errors import ConfigError
 
+# The paper's columns, and how they are written.
+PAPER = (("latency", ".2f"), ("memory", ".1f"), ("parameters", ".2f"))
+
 
 @dataclass
 class BenchArgs:
@@ -102,7 +105,7 @@ def document(costs: Any, plots: bool = True) -> Any:
     for cost in costs:
         setting = f"{cost.knob}{cost.value}"
         paper = [quoted("compute", title(cost.method), setting, key, form=form)
-                 for key, form in (("latency", ".2f"), ("memory", ".1f"))]  # fmt: skip
+                 for key, form in PAPER]  # fmt: skip
         lines.append(
             (
                 title(cost.method),
@@ -118,6 +121,7 @@ def document(costs: Any, plots: bool = True) -> Any:
     headings = (
         "method", "setting", "median ms", "p99 ms", f"decisions/s in batches of {BATCH}",
         "memory MB", "parameters, M", "paper, ms (GPU)", "paper, peak MB (GPU)",
+        "paper, parameters, M",
     )  # fmt: skip
     shape = [
         (

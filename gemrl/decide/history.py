@@ -28,25 +28,23 @@ class History:
     policy's settings say. It needs no retraining, and `to_go` may be set on the way.
     """
 
-    to_go: np.ndarray
-    """[E] What is asked for from here on: the target less the rewards received."""
-
     def __init__(
         self, policy: "Policy", episodes: int | None = None, target_return: Any = None
     ) -> None:
-        if policy.context is None:
-            raise KnobError(_looks_not_back(policy.method))
+        context: Context | None = getattr(policy, "context", None)
+        if context is None:
+            raise KnobError(_looks_not_back(getattr(policy, "method", repr(policy))))
         self.digest = policy.digest
         self.episodes = episodes
         rows = 1 if episodes is None else whole_number("episodes", episodes, 1, 2**31 - 1)
-        self._context, self._spec = policy.context, policy.spec
+        self._context, self._spec = context, policy.spec
         target = self._context.target_return if target_return is None else target_return
         if target is None:
             raise KnobError(
                 "target_return is in neither the policy's settings nor the call: say which return "
                 "to ask for, in the task's own rewards"
             )
-        self.to_go = np.broadcast_to(_finite("target_return", target, rows), (rows,)).copy()
+        self._to_go = np.broadcast_to(_finite("target_return", target, rows), (rows,)).copy()
         self._number = np.zeros(rows, np.int64)
         # Places before the first step hold what the scaler makes zeros of, as in training.
         blank = context_spec(self._spec, self._context).obs_mean
@@ -54,6 +52,15 @@ class History:
 
     def __len__(self) -> int:
         return len(self._past)
+
+    @property
+    def to_go(self) -> np.ndarray:
+        """[E] What is asked for from here on: the target less the rewards received."""
+        return self._to_go
+
+    @to_go.setter
+    def to_go(self, value: Any) -> None:
+        self._to_go = np.broadcast_to(_finite("to_go", value, len(self)), (len(self),)).copy()
 
     def add(self, obs: Any, action: Any, reward: Any = None) -> None:
         """Note a step: what was seen, what was done then, and what came of it.
@@ -78,7 +85,7 @@ class History:
         part = object.__new__(History)
         part.__dict__.update(self.__dict__)
         part.episodes = len(episodes)
-        part.to_go, part._number = self.to_go[episodes], self._number[episodes]
+        part._to_go, part._number = self._to_go[episodes], self._number[episodes]
         part._past = self._past[episodes]
         return part
 
@@ -102,7 +109,10 @@ class History:
     def _actions(self, action: Any) -> np.ndarray:
         spec = self._spec
         wanted = (spec.action_dim,) if self.episodes is None else (len(self), spec.action_dim)
-        given = np.asarray(action)
+        try:
+            given = np.asarray(action)
+        except ValueError as error:
+            raise ObservationError(f"the action: must be an array {list(wanted)}") from error
         if given.shape != wanted:
             raise ObservationError(f"the action has shape {given.shape}: must be {list(wanted)}")
         # Training clips the data's actions too.

@@ -87,7 +87,8 @@ class Policy:
         if decide == "gem" and not searches:
             raise KnobError(
                 f"decide = 'gem' needs critics and a behaviour density, and this policy of method "
-                f"{self.method!r} lacks one: with critics, give it a density (with_density)"
+                f"{self.method!r} lacks one: with critics, give it the density of a GEM run "
+                "(--behavior RUN, or with_density in Python)"
             )
         if decide == "own" and deploy is not None:
             return Knobs(**deploy)
@@ -283,7 +284,10 @@ class Policy:
 
     def _require_same_scales(self, other: "Policy") -> None:
         if self.spec.to_json() != other.spec.to_json():
-            raise KnobError("the two policies scale their inputs differently: train on one dataset")
+            raise KnobError(
+                "the two policies scale their inputs differently: train both on one dataset with "
+                "the same seed and holdout, which decide the rows that the scaler is of"
+            )
 
     def require_no_context(self, what: str) -> None:
         """Refuse what looks at states one by one, where the policy decides from a history."""

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from gemrl.maths.expectile import expectile_loss
 from gemrl.maths.mixture import gate_entropy, log_prob
 from gemrl.methods.networks import MixtureNet
-from gemrl.methods.protocol import Batch, MethodConfig, Metrics, Models, floor_share
+from gemrl.methods.protocol import Batch, GaussianConfig, MethodConfig, Metrics, Models, floor_share
 
 # A component is dead where its mean weight is below this share of an even one, 1/K. So few samples
 # come from it that it takes no part in a search.
@@ -48,10 +48,14 @@ def mixture_health(net: MixtureNet, obs: Float[Array, "b s"], config: MethodConf
     """
     log_weights = net(obs).log_weights
     weights = jnp.mean(jnp.exp(log_weights), axis=0)
-    return {
+    found = {
         "gate_entropy": jnp.mean(gate_entropy(log_weights)),
         "heaviest": jnp.max(weights),
         "dead": jnp.mean(weights < DEAD_WEIGHT / len(weights)),
+    }
+    if not isinstance(config, GaussianConfig):  # A density that another method's policy borrowed.
+        return found
+    return found | {
         "log_std_at_floor": floor_share(net, config),
         "log_std_at_ceiling": jnp.mean(net.log_std >= config.log_std_max),
     }

@@ -33,20 +33,21 @@ from gemrl.methods.actor_critic import (
 )
 from gemrl.methods.networks import Critic, MixtureNet
 from gemrl.methods.protocol import (
-    MAIN,
+    ANCHOR_ALONE,
     Batch,
+    GaussianConfig,
     Method,
     Metrics,
     Models,
-    Phase,
     descend,
     floor_share,
     follow,
+    one_phase,
 )
 
 
 @dataclass(frozen=True)
-class AwacConfig(ActorCriticConfig):
+class AwacConfig(ActorCriticConfig, GaussianConfig):
     """Settings of AWAC."""
 
     log_std_min: float = -6.0
@@ -145,9 +146,7 @@ def update(state: AwacState, batch: Batch, config: AwacConfig) -> tuple[AwacStat
     ), metrics | actor_metrics
 
 
-def phases(config: AwacConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: AwacState) -> Models:
@@ -155,6 +154,4 @@ def models(state: AwacState) -> Models:
     return Models(actor=state.actor, behavior=None, critics=state.critics, value=None)
 
 
-METHOD = Method(
-    "awac", AwacConfig, init, phases, models, deploy={"n": 0, "wp": 0.0, "anchor": "mode"}
-)
+METHOD = Method("awac", AwacConfig, init, phases, models, deploy=ANCHOR_ALONE)

@@ -14,20 +14,19 @@ from jaxtyping import Array, Float, Key
 from gemrl.maths.mixture import gate_entropy, log_prob
 from gemrl.methods.networks import MixtureNet
 from gemrl.methods.protocol import (
-    MAIN,
     Batch,
+    GaussianConfig,
     Method,
-    MethodConfig,
     Metrics,
     Models,
-    Phase,
     descend,
     floor_share,
+    one_phase,
 )
 
 
 @dataclass(frozen=True)
-class BcConfig(MethodConfig):
+class BcConfig(GaussianConfig):
     """Settings of behaviour cloning."""
 
     components: int = 1
@@ -53,7 +52,7 @@ def likelihood_loss(net: MixtureNet, batch: Batch) -> tuple[Float[Array, ""], Me
 
 
 def fit_likelihood(
-    net: MixtureNet, opt_state: optax.OptState, batch: Batch, config: MethodConfig, name: str
+    net: MixtureNet, opt_state: optax.OptState, batch: Batch, config: GaussianConfig, name: str
 ) -> tuple[MixtureNet, optax.OptState, Metrics]:
     """One maximum-likelihood step; `name` goes before the metrics' names."""
     net, opt_state, metrics = descend(
@@ -76,9 +75,7 @@ def update(state: BcState, batch: Batch, config: BcConfig) -> tuple[BcState, Met
     return BcState(actor, opt_state), metrics
 
 
-def phases(config: BcConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: BcState) -> Models:

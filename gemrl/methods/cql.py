@@ -26,7 +26,15 @@ from jaxtyping import Array, Float, Key
 
 from gemrl.methods.actor_critic import TunedByTaskConfig, bootstrap, next_key, regression, values
 from gemrl.methods.networks import Critic
-from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Models, Phase, descend
+from gemrl.methods.protocol import (
+    ANCHOR_ALONE,
+    Batch,
+    Method,
+    Metrics,
+    Models,
+    descend,
+    one_phase,
+)
 from gemrl.methods.sac import SoftConfig, SoftState, sampled, soft_init, soft_step
 from gemrl.methods.samplers import TanhGaussian
 
@@ -179,9 +187,7 @@ def update(state: CqlState, batch: Batch, config: CqlConfig) -> tuple[CqlState, 
     return CqlState(soft, log_multiplier, multiplier_opt_state), metrics | multiplier_metrics
 
 
-def phases(config: CqlConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: CqlState) -> Models:
@@ -195,6 +201,6 @@ METHOD = Method(
     init,
     phases,
     models,
-    deploy={"n": 0, "wp": 0.0, "anchor": "mode"},
+    deploy=ANCHOR_ALONE,
     heavy=True,
 )

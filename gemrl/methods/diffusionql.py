@@ -39,7 +39,15 @@ from gemrl.methods.actor_critic import (
 )
 from gemrl.methods.generative import Diffusion, diffusion_loss, plain_field
 from gemrl.methods.networks import Critic
-from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Models, Phase, descend, follow
+from gemrl.methods.protocol import (
+    Batch,
+    Method,
+    Metrics,
+    Models,
+    descend,
+    follow,
+    one_phase,
+)
 
 BACKUP_ACTIONS = 10
 """Actions of which the max-Q backup takes the best."""
@@ -205,9 +213,7 @@ def update(
     ), metrics | actor_metrics
 
 
-def phases(config: DiffusionQlConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: DiffusionQlState) -> Models:

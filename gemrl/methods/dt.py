@@ -33,14 +33,14 @@ from gemrl.methods.actor_critic import new_key, next_key
 from gemrl.methods.context import Context, Steps, unpack
 from gemrl.methods.networks import Linear
 from gemrl.methods.protocol import (
-    MAIN,
+    ANCHOR_ALONE,
     Batch,
     Method,
     Metrics,
     Models,
-    Phase,
     PublishedConfig,
     descend,
+    one_phase,
 )
 from gemrl.methods.samplers import Sampler
 from gemrl.methods.transformer import Transformer
@@ -213,9 +213,7 @@ def update(state: DtState, batch: Batch, config: DtConfig) -> tuple[DtState, Met
     return DtState(model, opt_state, words), metrics
 
 
-def phases(config: DtConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: DtState) -> Models:
@@ -229,7 +227,7 @@ METHOD = Method(
     init,
     phases,
     models,
-    deploy={"n": 0, "wp": 0.0, "anchor": "mode"},
+    deploy=ANCHOR_ALONE,
     context=lambda config: Context(config.context, config.return_scale, config.target_return),
     heavy=True,
 )

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from gemrl.methods.actor_critic import next_key, regression
 from gemrl.methods.networks import Critic
-from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Phase
+from gemrl.methods.protocol import ANCHOR_ALONE, Batch, Method, Metrics, one_phase
 from gemrl.methods.sac import SoftState, soft_init, soft_step
 from gemrl.methods.sacn import SacNConfig, models, target_of
 
@@ -88,9 +88,7 @@ def update(state: SoftState, batch: Batch, config: EdacConfig) -> tuple[SoftStat
     )
 
 
-def phases(config: EdacConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 METHOD = Method(
@@ -99,6 +97,6 @@ METHOD = Method(
     soft_init,
     phases,
     models,
-    deploy={"n": 0, "wp": 0.0, "anchor": "mode"},
+    deploy=ANCHOR_ALONE,
     heavy=True,
 )

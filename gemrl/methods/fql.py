@@ -35,7 +35,15 @@ from gemrl.methods.actor_critic import (
 )
 from gemrl.methods.generative import Flow, OneStep, flow_loss, plain_field
 from gemrl.methods.networks import Critic
-from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Models, Phase, descend, follow
+from gemrl.methods.protocol import (
+    Batch,
+    Method,
+    Metrics,
+    Models,
+    descend,
+    follow,
+    one_phase,
+)
 
 
 @dataclass(frozen=True)
@@ -161,9 +169,7 @@ def update(state: FqlState, batch: Batch, config: FqlConfig) -> tuple[FqlState, 
     ), metrics | policy_metrics
 
 
-def phases(config: FqlConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: FqlState) -> Models:

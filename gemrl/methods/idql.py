@@ -26,7 +26,15 @@ from gemrl.methods.actor_critic import new_key, next_key
 from gemrl.methods.generative import Diffusion, Field, Residual, diffusion_loss
 from gemrl.methods.implicit import Critics, ImplicitConfig, new_implicit, update_implicit
 from gemrl.methods.iql import init_critics
-from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Models, Phase, descend, follow
+from gemrl.methods.protocol import (
+    Batch,
+    Method,
+    Metrics,
+    Models,
+    descend,
+    follow,
+    one_phase,
+)
 
 
 @dataclass(frozen=True)
@@ -116,9 +124,7 @@ def update(state: IdqlState, batch: Batch, config: IdqlConfig) -> tuple[IdqlStat
     ), metrics | diffusion_metrics
 
 
-def phases(config: IdqlConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: IdqlState) -> Models:

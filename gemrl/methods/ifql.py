@@ -22,7 +22,7 @@ from gemrl.methods.generative import Flow, flow_loss, plain_field
 from gemrl.methods.implicit import Critics, ImplicitConfig, new_implicit, update_implicit
 from gemrl.methods.iql import CriticParams
 from gemrl.methods.networks import Value
-from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Models, Phase, descend
+from gemrl.methods.protocol import Batch, Method, Metrics, Models, descend, one_phase
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,7 @@ def update(state: IfqlState, batch: Batch, config: IfqlConfig) -> tuple[IfqlStat
     return IfqlState(critics, flow, flow_opt_state, words), metrics | flow_metrics
 
 
-def phases(config: IfqlConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: IfqlState) -> Models:

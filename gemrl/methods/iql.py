@@ -12,25 +12,24 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key
 
-from gemrl.maths.expectile import expectile_loss, guidance_weight
-from gemrl.maths.mixture import log_prob
+from gemrl.maths.expectile import expectile_loss
+from gemrl.methods.actor_critic import weighted_regression
 from gemrl.methods.networks import Critic, MixtureNet, Value
 from gemrl.methods.protocol import (
-    MAIN,
     Batch,
+    GaussianConfig,
     Method,
-    MethodConfig,
     Metrics,
     Models,
-    Phase,
     descend,
     floor_share,
     follow,
+    one_phase,
 )
 
 
 @dataclass(frozen=True)
-class IqlConfig(MethodConfig):
+class IqlConfig(GaussianConfig):
     """Settings of implicit Q-learning."""
 
     critics: int = 4
@@ -131,15 +130,7 @@ def actor_loss(
     actor: MixtureNet, advantage: Float[Array, " b"], batch: Batch, config: IqlConfig
 ) -> tuple[Float[Array, ""], Metrics]:
     """E[-omega log pi(a|s)]: regression weighted by the advantage."""
-    weight = guidance_weight(advantage, config.beta, config.weight_cap)
-    log_likelihood = log_prob(actor(batch.obs), batch.action)
-    loss = -jnp.mean(weight * log_likelihood)
-    return loss, {
-        "actor/loss": loss,
-        "actor/nll": -jnp.mean(log_likelihood),
-        "actor/weight": jnp.mean(weight),
-        "actor/weight_clipped": jnp.mean(weight >= config.weight_cap),
-    }
+    return weighted_regression(actor, advantage, batch, config.beta, config.weight_cap)
 
 
 def update(state: IqlState, batch: Batch, config: IqlConfig) -> tuple[IqlState, Metrics]:
@@ -160,9 +151,7 @@ def update(state: IqlState, batch: Batch, config: IqlConfig) -> tuple[IqlState, 
     return IqlState(learner, targets, actor, opt_state), metrics
 
 
-def phases(config: IqlConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: IqlState) -> Models:

@@ -23,6 +23,8 @@ Metrics = dict[str, Float[Array, ""]]
 
 MAIN = "main"
 """Name of the phase whose updates `steps` counts."""
+ANCHOR_ALONE: Mapping[str, Any] = {"n": 0, "wp": 0.0, "anchor": "mode"}
+"""The knobs of methods that execute one action, without a search."""
 
 
 class Batch(NamedTuple):
@@ -66,11 +68,6 @@ class MethodConfig:
     """Adam's step size."""
     hidden: tuple[int, ...] = (256, 256)
     """Width of each hidden layer."""
-    log_std_min: float = -3.0
-    """Floor of a component's log standard deviation, with actions in [-1, 1]. It decides the
-    density's spikes where actions saturate."""
-    log_std_max: float = 0.0
-    """Ceiling of a component's log standard deviation."""
     holdout: float = 0.05
     """Share of the episodes kept from training for held-out likelihood and calibration."""
     checkpoint_every: int = 10_000
@@ -83,7 +80,6 @@ class MethodConfig:
         self.require("seed", 0 <= self.seed < 2**32, "from 0 to 2**32 - 1")
         self.require("batch_size", self.batch_size >= 1, "at least 1")
         self.require("learning_rate", self.learning_rate > 0, "above 0")
-        self.require("log_std_min", self.log_std_min <= self.log_std_max, "at most log_std_max")
         self.require("holdout", 0 <= self.holdout < 1, "from 0 to below 1")
         self.require("checkpoint_every", self.checkpoint_every >= 1, "at least 1")
 
@@ -150,12 +146,32 @@ class PublishedConfig(MethodConfig):
         return cls(**{**found, **settings})
 
 
+@dataclass(frozen=True)
+class GaussianConfig(MethodConfig):
+    """Settings of methods with Gaussians, one or a mixture of them."""
+
+    log_std_min: float = -3.0
+    """Floor of a component's log standard deviation, with actions in [-1, 1]. It decides the
+    density's spikes where actions saturate."""
+    log_std_max: float = 0.0
+    """Ceiling of a component's log standard deviation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("log_std_min", self.log_std_min <= self.log_std_max, "at most log_std_max")
+
+
 class Phase(NamedTuple):
     """A stretch of training with one update rule: `update(state, batch, config)`."""
 
     name: str
     steps: int
     update: Callable[[Any, Batch, Any], tuple[Any, Metrics]]
+
+
+def one_phase(update: Callable[[Any, Batch, Any], tuple[Any, Metrics]]) -> Any:
+    """The phases of a method that learns all of it together."""
+    return lambda config: (Phase(MAIN, config.steps, update),)
 
 
 class Companion(NamedTuple):
@@ -205,6 +221,6 @@ def follow(targets: Any, networks: Any, rate: float) -> Any:
     return jax.tree.map(lambda target, new: (1 - rate) * target + rate * new, targets, networks)
 
 
-def floor_share(net: MixtureNet, config: MethodConfig) -> Float[Array, ""]:
+def floor_share(net: MixtureNet, config: GaussianConfig) -> Float[Array, ""]:
     """Share of a mixture's log-stds that sit at the floor."""
     return jnp.mean(net.log_std <= config.log_std_min)

@@ -22,7 +22,14 @@ from jaxtyping import Array, Float, Key
 
 from gemrl.methods.actor_critic import TunedByTaskConfig, bootstrap, next_key, values
 from gemrl.methods.networks import Critic
-from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Models, Phase
+from gemrl.methods.protocol import (
+    ANCHOR_ALONE,
+    Batch,
+    Method,
+    Metrics,
+    Models,
+    one_phase,
+)
 from gemrl.methods.samplers import Deterministic
 from gemrl.methods.td3 import Td3Config, Td3State, smoothed, td3_init, td3_step
 
@@ -134,9 +141,7 @@ def update(state: Td3State, batch: Batch, config: RebracConfig) -> tuple[Td3Stat
     )
 
 
-def phases(config: RebracConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: Td3State) -> Models:
@@ -150,6 +155,6 @@ METHOD = Method(
     init,
     phases,
     models,
-    deploy={"n": 0, "wp": 0.0, "anchor": "mode"},
+    deploy=ANCHOR_ALONE,
     next_actions=True,
 )

@@ -15,12 +15,12 @@ from jaxtyping import Array, Float, Key, UInt32
 
 from gemrl.methods.actor_critic import ActorCriticConfig, new_critics, new_key, values
 from gemrl.methods.networks import Critic
-from gemrl.methods.protocol import Batch, Metrics, descend, follow
+from gemrl.methods.protocol import Batch, GaussianConfig, Metrics, descend, follow
 from gemrl.methods.samplers import TanhGaussian
 
 
 @dataclass(frozen=True)
-class SoftConfig(ActorCriticConfig):
+class SoftConfig(ActorCriticConfig, GaussianConfig):
     """Settings of methods on SAC: a squashed Gaussian actor with automatic entropy."""
 
     log_std_min: float = -5.0

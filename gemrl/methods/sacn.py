@@ -17,7 +17,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from gemrl.methods.actor_critic import bootstrap, next_key, regression, values
-from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Models, Phase
+from gemrl.methods.protocol import (
+    ANCHOR_ALONE,
+    Batch,
+    Method,
+    Metrics,
+    Models,
+    one_phase,
+)
 from gemrl.methods.sac import SoftConfig, SoftState, sampled, soft_init, soft_step
 
 
@@ -53,9 +60,7 @@ def update(state: SoftState, batch: Batch, config: SacNConfig) -> tuple[SoftStat
     )
 
 
-def phases(config: SacNConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: SoftState) -> Models:
@@ -69,6 +74,6 @@ METHOD = Method(
     soft_init,
     phases,
     models,
-    deploy={"n": 0, "wp": 0.0, "anchor": "mode"},
+    deploy=ANCHOR_ALONE,
     heavy=True,
 )

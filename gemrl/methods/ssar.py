@@ -6,12 +6,13 @@ where the actor is further from the data than a threshold and shrinks where it i
 actions count. The threshold is (noise n)^2, and n rises step by step until the actor keeps to it.
 
 As in the authors' public code: beta within (0, 1.5 / alpha) and 1 / alpha at first, its gradient
-clipped at 0.5, squared distances above 1 cut off, actions selected by IQL's advantage. Otherwise
-here: the code selects by the return of whole episodes on some tasks, which a minibatch of
-transitions does not tell, so all tasks select by advantage; beta has the width of the other
-networks, not 512; its step size and the period of n are those of 10^6 updates times and divided by
-ten, so that 10^5 updates take them as far. Which selection the paper's own tables used on tasks
-without a public configuration (Maze2D) could not be verified.
+clipped at 0.5, squared distances above 1 cut off, actions selected by IQL's advantage, critics with
+layer norms. Otherwise here: norms follow the activations, where theirs come before; the code
+selects by the return of whole episodes on some tasks, which a minibatch of transitions does not
+tell, so all tasks select by advantage; beta has the width of the other networks, not 512; its step
+size and the period of n are those of 10^6 updates times and divided by ten, so that 10^5 updates
+take them as far. Which selection the paper's own tables used on tasks without a public
+configuration (Maze2D) could not be verified.
 """
 
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ from jaxtyping import Array, Float, Key
 
 from gemrl.methods import iql
 from gemrl.methods.actor_critic import next_key
-from gemrl.methods.iql import CriticParams, IqlConfig, critic_losses, init_critics
+from gemrl.methods.implicit import Critics, ImplicitConfig, new_implicit, update_implicit
 from gemrl.methods.networks import Critic, Layers
 from gemrl.methods.protocol import (
+    ANCHOR_ALONE,
     MAIN,
     Batch,
     Method,
@@ -35,7 +37,6 @@ from gemrl.methods.protocol import (
     Models,
     Phase,
     descend,
-    follow,
 )
 from gemrl.methods.samplers import Deterministic
 from gemrl.methods.td3 import Td3State, td3_init, td3_step
@@ -74,6 +75,9 @@ class SsarConfig(Td3BcConfig):
         "halfcheetah-medium-expert": {"n_end": 1.5, "everywhere": True},
         "hopper-medium-expert": {"n_end": 1.5, "expectile": 0.5},
         "walker2d-medium-expert": {"n_end": 1.5},
+        "halfcheetah-expert": {"n_end": 1.5},
+        "hopper-expert": {"n_end": 1.5},
+        "walker2d-expert": {"n_end": 1.5},
         "antmaze": {"n_start": 5.0, "n_end": 5.0, "expectile": 0.9, "everywhere": True},
         "antmaze-umaze": {"n_start": 1.0, "n_end": 5.0, "expectile": 0.9, "everywhere": True},
         "antmaze-umaze-diverse": {"expectile": 0.9, "everywhere": True},
@@ -89,11 +93,11 @@ class SsarConfig(Td3BcConfig):
         self.require("beta_learning_rate", self.beta_learning_rate > 0, "above 0")
 
     @property
-    def judge(self) -> IqlConfig:
+    def judge(self) -> ImplicitConfig:
         """Settings of the critics that select actions."""
         shared = ("batch_size", "learning_rate", "hidden", "critics", "discount", "polyak")
         values = {name: getattr(self, name) for name in shared}
-        return IqlConfig(expectile=self.expectile, **values)
+        return ImplicitConfig(expectile=self.expectile, **values)
 
     def beta_optimizer(self) -> optax.GradientTransformation:
         """The optimizer of beta."""
@@ -106,9 +110,8 @@ class SsarState(eqx.Module):
     """What training carries from update to update."""
 
     td3: Td3State
-    judge: CriticParams
-    judge_targets: tuple[Critic, ...]
-    judge_opt_state: optax.OptState
+    judge: Critics
+    """They select actions."""
     beta: Layers
     beta_opt_state: optax.OptState
     n: Float[Array, ""]
@@ -119,14 +122,12 @@ class SsarState(eqx.Module):
 def init(config: SsarConfig, obs_dim: int, action_dim: int, key: Key[Array, ""]) -> SsarState:
     """Fresh networks and optimizers."""
     td3_key, judge_key, beta_key = jax.random.split(key, 3)
-    judge = init_critics(config.judge, obs_dim, action_dim, judge_key)
+    learner = iql.init_critics(config.judge.iql(), obs_dim, action_dim, judge_key)
     beta = Layers((obs_dim, *config.hidden, 1), beta_key)
     beta = eqx.tree_at(lambda net: net.layers[-1].bias, beta, jnp.array([FIRST_LOGIT]))
     return SsarState(
-        td3=td3_init(config, obs_dim, action_dim, td3_key),
-        judge=judge,
-        judge_targets=judge.critics,
-        judge_opt_state=config.optimizer().init(judge),  # pyright: ignore[reportArgumentType]
+        td3=td3_init(config, obs_dim, action_dim, td3_key, normed=True),
+        judge=new_implicit(learner, config.judge),
         beta=beta,
         beta_opt_state=config.beta_optimizer().init(beta),  # pyright: ignore[reportArgumentType]
         n=jnp.float32(config.n_start),
@@ -141,7 +142,7 @@ def coefficient(beta: Layers, obs: Float[Array, "b s"], config: SsarConfig) -> F
 
 def selected(state: SsarState, batch: Batch) -> Float[Array, " b"]:
     """1 for actions that IQL's critics prefer to the state's value, 0 for others."""
-    return (iql.advantage(state.judge, state.judge_targets, batch) > 0).astype(jnp.float32)
+    return (iql.advantage(state.judge.learner, state.judge.targets, batch) > 0).astype(jnp.float32)
 
 
 def actor_loss(
@@ -159,17 +160,8 @@ def actor_loss(
 
 def update_judge(state: SsarState, batch: Batch, config: SsarConfig) -> tuple[SsarState, Metrics]:
     """One step of the critics and the value that select actions."""
-
-    def loss(judge: CriticParams) -> tuple[Float[Array, ""], Metrics]:
-        found, _, metrics = critic_losses(judge, state.judge_targets, batch, config.judge)
-        return found, metrics
-
-    judge, opt_state, metrics = descend(
-        loss, state.judge, state.judge_opt_state, config.optimizer()
-    )
-    targets = follow(state.judge_targets, judge.critics, config.polyak)
-    where = lambda s: (s.judge, s.judge_targets, s.judge_opt_state)  # noqa: E731
-    return eqx.tree_at(where, state, (judge, targets, opt_state)), metrics
+    judge, metrics = update_implicit(state.judge, batch, config.judge)
+    return eqx.tree_at(lambda s: s.judge, state, judge), metrics
 
 
 def update(state: SsarState, batch: Batch, config: SsarConfig) -> tuple[SsarState, Metrics]:
@@ -211,8 +203,6 @@ def update(state: SsarState, batch: Batch, config: SsarConfig) -> tuple[SsarStat
     return SsarState(
         td3=td3,
         judge=state.judge,
-        judge_targets=state.judge_targets,
-        judge_opt_state=state.judge_opt_state,
         beta=beta,
         beta_opt_state=beta_opt_state,
         n=n,
@@ -231,6 +221,4 @@ def models(state: SsarState) -> Models:
     return Models(actor=state.td3.actor, behavior=None, critics=state.td3.critics, value=None)
 
 
-METHOD = Method(
-    "ssar", SsarConfig, init, phases, models, deploy={"n": 0, "wp": 0.0, "anchor": "mode"}
-)
+METHOD = Method("ssar", SsarConfig, init, phases, models, deploy=ANCHOR_ALONE)

@@ -13,7 +13,14 @@ from jaxtyping import Array, Float, Key
 
 from gemrl.methods.actor_critic import bootstrap, next_key, values
 from gemrl.methods.networks import Critic
-from gemrl.methods.protocol import MAIN, Batch, Method, Metrics, Models, Phase
+from gemrl.methods.protocol import (
+    ANCHOR_ALONE,
+    Batch,
+    Method,
+    Metrics,
+    Models,
+    one_phase,
+)
 from gemrl.methods.samplers import Deterministic
 from gemrl.methods.td3 import Td3Config, Td3State, smoothed, td3_init, td3_step
 
@@ -75,9 +82,7 @@ def update(state: Td3State, batch: Batch, config: Td3BcConfig) -> tuple[Td3State
     )
 
 
-def phases(config: Td3BcConfig) -> tuple[Phase, ...]:
-    """One phase."""
-    return (Phase(MAIN, config.steps, update),)
+phases = one_phase(update)
 
 
 def models(state: Td3State) -> Models:
@@ -85,6 +90,4 @@ def models(state: Td3State) -> Models:
     return Models(actor=state.actor, behavior=None, critics=state.critics, value=None)
 
 
-METHOD = Method(
-    "td3bc", Td3BcConfig, init, phases, models, deploy={"n": 0, "wp": 0.0, "anchor": "mode"}
-)
+METHOD = Method("td3bc", Td3BcConfig, init, phases, models, deploy=ANCHOR_ALONE)

@@ -2,12 +2,15 @@
 
 import asyncio
 import dataclasses
+import signal
+import threading
 import time
 
 import numpy as np
 import pytest
 
 import gemrl
+from gemrl.deploy.serve.bell import Bell
 from gemrl.deploy.serve.costs import Costs
 from gemrl.deploy.serve.decider import Decider
 from gemrl.deploy.serve.engine import Engine
@@ -276,3 +279,49 @@ def test_costs_follow_a_machine_that_slows_down_and_recovers():
     for _ in range(400):
         costs.learn(costs.seconds(1, 100), quick)
     assert costs.seconds(1, 100) == pytest.approx(quick, rel=0.05)
+
+
+def test_an_answer_that_cannot_be_told_keeps_no_other_from_its_own(decider, observations, capsys):
+    async def run():
+        engine = Engine(
+            decider, queue=64, batch=64, wait_ms=60_000, overload="shed", done=lambda _: None
+        )
+
+        def broken(outcome):
+            raise RuntimeError("nobody is there")
+
+        engine.submit(request(observations[0]), broken)
+        other = submitted(engine, request(observations[1]))
+        engine.start()
+        found = await asyncio.wait_for(other, 60)
+        await asyncio.to_thread(engine.stop)
+        await asyncio.to_thread(engine.stop)  # A second time does nothing.
+        await asyncio.sleep(0)
+        return found
+
+    assert len(asyncio.run(run()).decisions) == 1
+    assert "nobody is there" in capsys.readouterr().err
+
+
+def test_a_signal_in_a_thread_that_waits_for_its_bell_does_not_wake_it():
+    bell, woken = Bell(), threading.Event()
+
+    def wait():
+        bell.wait()
+        woken.set()
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        for _ in range(5):
+            signal.pthread_kill(thread.ident, signal.SIGUSR1)
+            time.sleep(0.02)
+        assert thread.is_alive()
+        assert not woken.is_set()
+        bell.ring()
+        thread.join(10)
+        assert woken.is_set()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        bell.close()

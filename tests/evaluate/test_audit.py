@@ -17,6 +17,7 @@ from gemrl.errors import DataError, GemrlError
 from gemrl.evaluate.audit import audit, describe, looks, measures, write_page
 from gemrl.evaluate.audit.findings import findings
 from gemrl.evaluate.rerank import rerank
+from gemrl.methods.td3bc import Td3BcConfig
 
 # As many as the fixture `observations` has: each size of batch is compiled once.
 STATES = 40
@@ -504,3 +505,16 @@ def test_mistakes_are_one_line_and_exit_with_2(words, said, saved, capsys):
     last = captured.err.strip().splitlines()[-1]
     assert said in last
     assert "Traceback" not in captured.err
+
+
+def test_a_proposal_without_a_density_is_audited_by_what_its_critics_say(maze_data, tmp_path):
+    config = Td3BcConfig(steps=20, hidden=(8, 8), batch_size=32)
+    policy = gemrl.train(maze_data, config, tmp_path, quiet=True)
+    found = audit(policy, maze_data, gemrl.Knobs(n=4, wp=0.0), states=4)
+    assert (found["likelihood"], found["components"], found["log_std_min"]) == ({}, {}, None)
+    assert found["disagreement"] is not None
+    told = describe(found)
+    assert "likelihood of logged actions" not in told
+    assert "td3bc" in told
+    write_page(found, tmp_path / "audit.html")
+    assert "td3bc" in (tmp_path / "audit.html").read_text()

@@ -41,10 +41,13 @@ OWN: dict[str, dict] = {
         "target_return": 3.0,
         "steps": 600,
     },
-    # Averages that follow within so few updates.
-    "idql": {"blocks": 1, "expansion": 2, "average_rate": 0.01},
+    # Few steps, which compile sooner, and averages that follow within so few updates.
+    "fql": {"flow_steps": 4},
+    "ifql": {"flow_steps": 4},
+    "idql": {"diffusion_steps": 3, "blocks": 1, "expansion": 2, "average_rate": 0.01},
     # Its paper's three layers: with two its critics' slopes lead the policy out of the data.
     "diffusionql": {
+        "diffusion_steps": 3,
         "hidden": (64, 64, 64),
         "discount": 0.5,
         "actor_learning_rate": 1e-3,

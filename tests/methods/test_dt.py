@@ -408,6 +408,20 @@ def test_what_does_not_fit_a_history_is_refused(policy):
         policy.decide(STATE, history=[STATE])
 
 
+def test_the_return_to_go_may_be_set_on_the_way_to_numbers_only(policy):
+    history = gemrl.History(policy, target_return=0.8)
+    history.to_go = -1.6
+    low = policy.decide(STATE, history=gemrl.History(policy, target_return=-1.6)).action
+    np.testing.assert_array_equal(policy.decide(STATE, history=history).action, low)
+    for bad in ([1.0, 2.0], float("nan"), "high"):
+        with pytest.raises(KnobError, match="to_go"):
+            history.to_go = bad
+    with pytest.raises(ObservationError, match="the action"):
+        history.add(STATE, [[1.0], [1.0, 2.0]])
+    with pytest.raises(KnobError, match="history"):
+        gemrl.History("x")
+
+
 def test_what_looks_at_states_one_by_one_is_refused(policy):
     for refused in (
         lambda: policy.audited_by(policy),

@@ -31,7 +31,9 @@ def state():
 def with_value_lower_by(state, shift):
     """A state whose selecting value says so much less of every state."""
     return eqx.tree_at(
-        lambda s: s.judge.value.net.layers[-1].bias, state, replace_fn=lambda bias: bias - shift
+        lambda s: s.judge.learner.value.net.layers[-1].bias,
+        state,
+        replace_fn=lambda bias: bias - shift,
     )
 
 
@@ -52,7 +54,7 @@ def test_the_weight_begins_at_one_over_alpha_and_stays_below_its_ceiling(state):
 
 
 def test_actions_are_selected_by_iqls_advantage(state, batch):
-    advantage = np.asarray(iql.advantage(state.judge, state.judge_targets, batch))
+    advantage = np.asarray(iql.advantage(state.judge.learner, state.judge.targets, batch))
     middle = np.sort(advantage)[ROWS // 2 - 1 : ROWS // 2 + 1].mean()
     half = with_value_lower_by(state, -float(middle))
     np.testing.assert_array_equal(ssar.selected(half, batch), advantage > middle)
@@ -105,3 +107,10 @@ def test_the_judge_learns_before_the_policy_and_not_after(state, batch):
     assert same_bits(judged.td3, state.td3)
     after, _ = update(judged, batch, CONFIG)
     assert same_bits(after.judge, judged.judge)
+
+
+def test_the_critics_have_norms_and_expert_data_their_published_threshold(state):
+    assert all(critic.norm is not None for critic in state.td3.critics)
+    for robot in ("halfcheetah", "hopper", "walker2d"):
+        assert ssar.SsarConfig.for_task(f"{robot}-expert-v2").n_end == 1.5
+        assert ssar.SsarConfig.for_task(f"{robot}-medium-v2").n_end == 3.0

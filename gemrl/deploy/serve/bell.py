@@ -19,7 +19,12 @@ class Bell:
 
     def wait(self) -> None:
         """Until it rings, or at once where it has rung since the last time."""
-        os.eventfd_read(self.file)
+        while True:
+            try:
+                os.eventfd_read(self.file)
+                return
+            except InterruptedError:  # A signal came to this thread; the bell has not rung.
+                continue
 
     def close(self) -> None:
         """Give the file back, once nobody waits or rings any more."""

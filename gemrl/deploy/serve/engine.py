@@ -127,23 +127,27 @@ class Engine:
     def stop(self) -> None:
         """Turn away what still waits, and end the thread."""
         with self._lock:
-            self._stopping = True
-        if self._loop is None:
+            stopped, self._stopping = self._stopping, True
+        if self._loop is None or stopped:
             return
         self._asked.ring()
         self._thread.join()
-        self._asked.close()
         if self._loop.is_closed():
-            self._decided.close()
+            self._close()
         else:
+            # In the loop's own thread, where no request can be between its place and its ring.
             self._loop.call_soon_threadsafe(self._hang_up)
 
     def _hang_up(self) -> None:
         """The last that the event loop hears of the thread."""
         assert self._loop is not None
         self._loop.remove_reader(self._decided.file)
-        self._decided.close()
+        self._close()
         self._settle()
+
+    def _close(self) -> None:
+        self._asked.close()
+        self._decided.close()
 
     @property
     def waiting(self) -> int:
@@ -318,21 +322,23 @@ class Engine:
 
     def _settle(self) -> None:
         while self._answers:
-            self._tell(self._answers.popleft())
+            for one, outcome in self._answers.popleft():
+                try:
+                    self._tell(one, outcome)
+                except Exception:
+                    # One that cannot be told must not keep the others from their answers.
+                    traceback.print_exc()
 
-    def _tell(self, answers: Answers) -> None:
+    def _tell(self, one: Waiting, outcome: Outcome | Exception) -> None:
         assert self._loop is not None
-        now = time.perf_counter()
-        for one, outcome in answers:
-            if one.gone:
-                continue
-            if not isinstance(outcome, Outcome):
-                one.decided(outcome)
-                continue
-            if now > one.deadline:
-                said = "it was decided after its deadline: ask again later"
-                one.decided(self._shed("late", said))
-                continue
+        if one.gone:
+            return
+        if not isinstance(outcome, Outcome):
+            one.decided(outcome)
+        elif time.perf_counter() > one.deadline:
+            said = "it was decided after its deadline: ask again later"
+            one.decided(self._shed("late", said))
+        else:
             one.decided(outcome if outcome.refusal is None else outcome.refusal)
             self._loop.call_soon(self.done, outcome)
 

@@ -48,7 +48,8 @@ def audit(
     at = np.linspace(0, len(rows) - 1, min(states, len(rows))).astype(int)
     audited = rows.select(at)
     manifest = policy.bundle.manifest
-    names = ["actor"] + ["behavior"] * (policy.models.behavior is not None)
+    # A proposal that makes actions of noise has no density to tell of.
+    names = [n for n in ("actor", "behavior") if isinstance(getattr(policy.models, n), MixtureNet)]
     plan = Plan(policy, knobs, seed)
     with bar("audit", len(at), "states", quiet) as report:
         kept = look_at_all(plan, audited, report)
@@ -68,7 +69,7 @@ def audit(
             "seed": seed,
         },
         "knobs": knobs.to_json(),
-        "log_std_min": manifest["config"]["log_std_min"],
+        "log_std_min": manifest["config"].get("log_std_min"),
         "likelihood": _likelihoods(policy, names, rows),
         "training_likelihood": _likelihoods(policy, names, parts["training"]),
         "components": {

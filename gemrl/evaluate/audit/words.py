@@ -30,7 +30,11 @@ def describe(report: dict[str, Any]) -> str:
 
 
 def _likelihood(report: dict[str, Any]) -> Iterator[str]:
-    yield f"likelihood of logged actions (log-std floor {report['log_std_min']:g})"
+    if not report["likelihood"]:
+        return
+    floor = report["log_std_min"]
+    about = "" if floor is None else f" (log-std floor {floor:g})"
+    yield f"likelihood of logged actions{about}"
     yield _line("", ["NLL", "in training", "NLL gap", "its median", "gate entropy", "dead"], 12)
     for name, found in report["likelihood"].items():
         used = report["components"][name]

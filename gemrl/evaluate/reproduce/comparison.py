@@ -6,12 +6,13 @@ import numpy as np
 
 from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
+from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.choose import score_of
 from gemrl.evaluate.reproduce.document import Table
 from gemrl.evaluate.reproduce.lines import label
 from gemrl.evaluate.reproduce.paper import quoted
 from gemrl.evaluate.reproduce.select import BASELINE, chosen_knobs, last_step, pick, tasks_of
-from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.reproduce.study import BASELINES, Facts, Study
 from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import (
     interquartile_mean,
@@ -20,6 +21,7 @@ from gemrl.maths.statistics import (
 )
 from gemrl.methods import METHODS
 
+WITHOUT_CRITICS = ("bc", "dt")
 DATA = "data"
 """Name of the records with the data's own returns."""
 TITLES = {
@@ -36,12 +38,23 @@ def own_knobs(method: str) -> Knobs:
     return BASELINE if deploy is None else Knobs(**deploy)
 
 
+def own_cell(study: Study, task: str, method: str, seed: int) -> Cell:
+    """A method as its own paper deploys it, audited by GEM's density where it has critics.
+
+    Own rules have w_p = 0, so that the density changes no decision.
+    """
+    if method in (*BASELINES, *WITHOUT_CRITICS):
+        return study.cell(task, method, seed, own_knobs(method))
+    density = study.policy(task, "gem", seed)
+    return study.cell(task, method, seed, own_knobs(method), density=density)
+
+
 def collect(study: Study) -> None:
     """Each method's own deployment on test seeds, and what the data's episodes return."""
     if not study.others:
         return
     study.evaluate(
-        study.cell(task, method, seed, own_knobs(method))
+        own_cell(study, task, method, seed)
         for task in study.budget.tasks
         for method, seeds in study.others.items()
         for seed in seeds

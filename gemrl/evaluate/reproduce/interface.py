@@ -7,28 +7,32 @@ of its own critics, and support from GEM's behaviour density of the same trainin
 
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.choose import score_of
-from gemrl.evaluate.reproduce.comparison import TITLES, own_knobs
+from gemrl.evaluate.reproduce.comparison import TITLES, WITHOUT_CRITICS, own_cell, own_knobs
 from gemrl.evaluate.reproduce.document import Document, Table
 from gemrl.evaluate.reproduce.lines import change, label
 from gemrl.evaluate.reproduce.select import last_step, paper_knobs, pick, tasks_of
 from gemrl.evaluate.reproduce.study import BASELINES, Facts, Study
 from gemrl.methods import METHODS
 
-WITHOUT_CRITICS = ("bc", "dt")
-
 
 def collect(study: Study) -> None:
     """Every method with critics both ways, on test seeds."""
     ours = dict.fromkeys(BASELINES, study.seeds) | study.others
     study.evaluate(
-        study.cell(task, method, seed, knobs, "test", **more)
+        cell
         for task in study.budget.tasks
         for method, seeds in ours.items()
         if method not in WITHOUT_CRITICS
         for seed in seeds
-        for knobs, more in (
-            (own_knobs(method), {}),
-            (guided(task, study.budget.n), {"density": study.policy(task, "gem", seed)}),
+        for cell in (
+            own_cell(study, task, method, seed),
+            study.cell(
+                task,
+                method,
+                seed,
+                guided(task, study.budget.n),
+                density=study.policy(task, "gem", seed),
+            ),
         )
     )
 
