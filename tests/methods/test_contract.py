@@ -59,8 +59,8 @@ OWN: dict[str, dict] = {
 # 0.84, and the best 1.
 SOLVED = 0.88
 LEVEL = {"bc": 0.8}
-# GEM's rule keeps nearer to the data, whose mean actions are worth 0.84.
-GUIDED = 0.86
+# GEM's rule, whose support outweighs such small values, keeps near the data: well above its 0.68.
+GUIDED = 0.8
 
 
 def best_action(observations):
