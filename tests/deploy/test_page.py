@@ -268,8 +268,10 @@ def test_a_wrong_knob_shows_the_servers_message_beside_it(explore):
     explore.fill("#n", "64")
     explore.wait("document.querySelector('#n-problem').hidden")
     explore.fill("#wp", "much")
-    explore.wait("!document.querySelector('#wp-problem').hidden")
+    # The page asks while the word is being typed.
+    explore.wait("document.querySelector('#wp-problem').textContent.startsWith(\"wp = 'much'\")")
     assert explore.text("#wp-problem").startswith("wp = 'much': must be")
+    assert not explore.run("document.querySelector('#wp-problem').hidden")
 
 
 def test_the_copied_code_gives_the_shown_action(explore, server, run_folder):
