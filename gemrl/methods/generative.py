@@ -5,6 +5,7 @@ noise, so a decision can be replayed; noise 0 gives the anchor.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -204,6 +205,33 @@ def vp_rates(steps: int) -> Float[np.ndarray, " t"]:
     return -np.expm1(-rate)
 
 
+class Schedule(NamedTuple):
+    """What each denoising step t multiplies, [T]; the last that is taken is number 0."""
+
+    kept: Float[np.ndarray, " t"]
+    """Share of the action's variance that is left after t."""
+    of_start: Float[np.ndarray, " t"]
+    """The weight of the start in the posterior's mean."""
+    of_now: Float[np.ndarray, " t"]
+    """The weight of where the step is."""
+    std: Float[np.ndarray, " t"]
+    """Of the noise that is added; 0 in the last step."""
+
+
+def schedule(steps: int, clip_start: bool) -> Schedule:
+    """The steps of `Diffusion`."""
+    rates = vp_rates(steps)
+    kept = np.cumprod(1 - rates)
+    before = np.concatenate([[1.0], kept[:-1]])
+    variance = rates * (1 - before) / (1 - kept) if clip_start else rates * (before < 1)
+    return Schedule(
+        kept=kept,
+        of_start=rates * np.sqrt(before) / (1 - kept),
+        of_now=(1 - before) * np.sqrt(1 - rates) / (1 - kept),
+        std=np.sqrt(variance),
+    )
+
+
 class Diffusion(Sampler):
     """Denoising in T steps, each with noise of its own but the last.
 
@@ -224,14 +252,6 @@ class Diffusion(Sampler):
     def __call__(
         self, obs: Float[Array, "*#b s"], noise: Float[Array, "*#b n"]
     ) -> Float[Array, "*b a"]:
-        rates = vp_rates(self.steps)
-        kept = np.cumprod(1 - rates)
-        before = np.concatenate([[1.0], kept[:-1]])
-        variance = rates * (1 - before) / (1 - kept) if self.clip_start else rates * (before < 1)
-        # The posterior's mean is of the start and of where the step is.
-        of_start = rates * np.sqrt(before) / (1 - kept)
-        of_now = (1 - before) * np.sqrt(1 - rates) / (1 - kept)
-
         def step(x: Array, at: tuple[Array, ...]) -> tuple[Array, None]:
             place, kept, of_start, of_now, std, fresh = at
             start = (x - jnp.sqrt(1 - kept) * self.net(obs, x, place)) / jnp.sqrt(kept)
@@ -242,7 +262,7 @@ class Diffusion(Sampler):
         draws = noise.reshape(*noise.shape[:-1], self.steps, self.net.action_dim)
         # A step's noise is the next draw; the last step has variance 0, whatever it is given.
         fresh = jnp.moveaxis(jnp.roll(draws, -1, axis=-2), -2, 0)
-        per_step = (kept, of_start, of_now, np.sqrt(variance))
+        per_step = schedule(self.steps, self.clip_start)
         backwards = tuple(jnp.asarray(x[::-1].copy(), jnp.float32) for x in per_step)
         places = jnp.eye(self.steps)[::-1]
         start = _spread(obs, draws[..., 0, :])

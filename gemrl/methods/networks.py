@@ -29,6 +29,10 @@ class Linear(eqx.Module):
         return x @ self.weight + self.bias
 
 
+NORM_EPSILON = 1e-6
+"""Added to a variance, so that units that all agree can be divided by it."""
+
+
 class Norm(eqx.Module):
     """Layer normalization with a scale and a shift for each unit."""
 
@@ -42,7 +46,7 @@ class Norm(eqx.Module):
     def __call__(self, x: Float[Array, "*b h"]) -> Float[Array, "*b h"]:
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + 1e-6) * self.scale + self.shift
+        return centred * jax.lax.rsqrt(variance + NORM_EPSILON) * self.scale + self.shift
 
 
 def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> Float[Array, "..."]:

@@ -10,10 +10,7 @@ import numpy as np
 from gemrl.deploy.export.builder import Builder, Value
 from gemrl.errors import BundleError
 from gemrl.methods.generative import Block, Body, Plain, Residual
-from gemrl.methods.networks import Layers, Linear, Norm
-
-# As `networks.Norm` has it.
-EPSILON = 1e-6
+from gemrl.methods.networks import NORM_EPSILON, Layers, Linear, Norm
 
 
 def linear(g: Builder, x: Value, layer: Linear) -> Value:
@@ -40,7 +37,7 @@ def norm(g: Builder, x: Value, layer: Norm) -> Value:
     require(layer, Norm)
     centred = g.add("Sub", x, g.add("ReduceMean", x, [1], keepdims=1))
     variance = g.add("ReduceMean", g.add("Mul", centred, centred), [1], keepdims=1)
-    unit = g.add("Div", centred, g.add("Sqrt", g.add("Add", variance, EPSILON)))
+    unit = g.add("Div", centred, g.add("Sqrt", g.add("Add", variance, NORM_EPSILON)))
     return g.add("Add", g.add("Mul", unit, np.asarray(layer.scale)), np.asarray(layer.shift))
 
 

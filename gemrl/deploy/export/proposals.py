@@ -14,7 +14,7 @@ from gemrl.deploy.export.builder import TYPES, Builder, Value
 from gemrl.deploy.export.contract import Fixed
 from gemrl.deploy.export.layers import body, layers, linear, require, unknown
 from gemrl.learn.spec import Spec
-from gemrl.methods.generative import Diffusion, Field, Flow, OneStep, vp_rates
+from gemrl.methods.generative import Diffusion, Field, Flow, OneStep, schedule
 from gemrl.methods.networks import MixtureNet
 from gemrl.methods.protocol import Models
 from gemrl.methods.samplers import Deterministic, Sampler, TanhGaussian
@@ -142,13 +142,8 @@ def _flow(g: Builder, flow: Flow, scaled: Value, noise: Value) -> Value:
 
 def _diffusion(g: Builder, diffusion: Diffusion, scaled: Value, noise: Value) -> Value:
     net, steps, clip_start = diffusion.net, diffusion.steps, diffusion.clip_start
-    rates = vp_rates(steps)
-    kept = np.cumprod(1 - rates)
-    before = np.concatenate([[1.0], kept[:-1]])
-    variance = rates * (1 - before) / (1 - kept) if clip_start else rates
-    of_start = rates * np.sqrt(before) / (1 - kept)
-    of_now = (1 - before) * np.sqrt(1 - rates) / (1 - kept)
-    kept = kept.astype(np.float32)
+    every = schedule(steps, clip_start)
+    kept = every.kept.astype(np.float32)
 
     state = _of_state(g, net, scaled)
     x, *fresh = g.add_several("Split", steps, noise, [net.action_dim] * steps, axis=2)
@@ -157,11 +152,11 @@ def _diffusion(g: Builder, diffusion: Diffusion, scaled: Value, noise: Value) ->
         seen = g.add("Mul", _field(g, net, state, x, time), float(np.sqrt(1 - kept[place])))
         start = g.add("Div", g.add("Sub", x, seen), float(np.sqrt(kept[place])))
         start = _unit(g, start) if clip_start else start
-        start = g.add("Mul", start, float(of_start[place]))
-        x = g.add("Add", start, g.add("Mul", x, float(of_now[place])))
+        start = g.add("Mul", start, float(every.of_start[place]))
+        x = g.add("Add", start, g.add("Mul", x, float(every.of_now[place])))
         if place > 0:  # The last step has no noise.
-            std = float(np.sqrt(variance[place]))
-            x = g.add("Add", x, g.add("Mul", fresh[steps - 1 - place], std))
+            added = g.add("Mul", fresh[steps - 1 - place], float(every.std[place]))
+            x = g.add("Add", x, added)
         x = x if clip_start else _unit(g, x)
     return _unit(g, x)
 
