@@ -8,11 +8,16 @@ import numpy as np
 from gemrl.decide.checks import finite_float32, observations
 from gemrl.decide.knobs import whole_number
 from gemrl.errors import KnobError, ObservationError
+from gemrl.learn.rows import RowsAsRead, RowsWithContext
 from gemrl.learn.spec import Spec
 from gemrl.methods.context import Context, Steps, pack
 
 if TYPE_CHECKING:
+    from gemrl.data.dataset import Dataset
     from gemrl.decide.policy import Policy
+
+PACKED = "packed contexts"
+"""In the manifest of a policy in memory: its observations are contexts. See `seeing_contexts`."""
 
 
 class History:
@@ -62,6 +67,11 @@ class History:
     def to_go(self, value: Any) -> None:
         self._to_go = np.broadcast_to(_finite("to_go", value, len(self)), (len(self),)).copy()
 
+    @property
+    def steps(self) -> np.ndarray:
+        """[E] How many steps were noted."""
+        return self._number
+
     def add(self, obs: Any, action: Any, reward: Any = None) -> None:
         """Note a step: what was seen, what was done then, and what came of it.
 
@@ -80,10 +90,16 @@ class History:
         steps = np.concatenate([self._past[:, 1:], self._step(self._rows(obs), middle)], axis=1)
         return steps.reshape(len(self), -1)
 
+    def copy(self) -> "History":
+        """The same history, which goes its own way from here."""
+        copied = object.__new__(History)
+        copied.__dict__.update(self.__dict__)
+        copied._number = self._number.copy()
+        return copied
+
     def rows(self, episodes: np.ndarray) -> "History":
         """A history of some of the episodes, which goes its own way from here."""
-        part = object.__new__(History)
-        part.__dict__.update(self.__dict__)
+        part = self.copy()
         part.episodes = len(episodes)
         part._to_go, part._number = self._to_go[episodes], self._number[episodes]
         part._past = self._past[episodes]
@@ -154,6 +170,30 @@ def contexts_at(
     if not isinstance(history, History) or history.digest != policy.digest:
         raise KnobError("history: must be a gemrl.History of this very policy")
     return history.contexts(rows[0] if single else rows)
+
+
+def seeing_contexts(policy: "Policy") -> "Policy":
+    """The policy with packed contexts for observations, so that each decision stands alone.
+
+    One that looks at the present state alone is given back as it is.
+    """
+    if policy.context is None:
+        return policy
+    manifest = policy.bundle.manifest | {PACKED: True}
+    bundle = dataclasses.replace(policy.bundle, spec=policy.input_spec, manifest=manifest)
+    return type(policy)(bundle, policy.backend.name)
+
+
+def logged_inputs(policy: "Policy", data: "Dataset", rows: np.ndarray) -> np.ndarray:
+    """What the policy's networks are given at rows of a dataset, in environment units: their
+    observations, or the contexts that end there, with the returns that followed.
+    """
+    if policy.context is None:
+        return data.observations[rows]
+    every = np.arange(len(data))
+    single = RowsAsRead(data, every, policy.spec)
+    contexts = RowsWithContext(single, data, every, policy.context).gather(rows)[:, single.width :]
+    return contexts * policy.input_spec.obs_std + policy.input_spec.obs_mean
 
 
 def _looks_not_back(method: str) -> str:

@@ -15,7 +15,7 @@ from gemrl.decide.backend import Backend, Shape, backend_for, wanted_backend
 from gemrl.decide.checks import finite_float32, observations, whole_numbers
 from gemrl.decide.decision import Decision
 from gemrl.decide.dense import scales_of
-from gemrl.decide.history import History, context_spec, contexts_at
+from gemrl.decide.history import PACKED, History, context_spec, contexts_at
 from gemrl.decide.knobs import MAX_CANDIDATES, Knobs, whole_number
 from gemrl.decide.search import CHUNK, Asked, Deadlines, block_of, joined, search, split
 from gemrl.decide.select import Scales, critic_values
@@ -400,7 +400,9 @@ def _context_of(bundle: Bundle) -> Context | None:
     """How far back the method looks, by the settings that it was trained with."""
     name = bundle.manifest["method"]
     context = method_named(name).context
-    return None if context is None else context(config_from_json(name, bundle.manifest["config"]))
+    if context is None or PACKED in bundle.manifest:
+        return None
+    return context(config_from_json(name, bundle.manifest["config"]))
 
 
 def digest_with_density(manifest: dict[str, Any], density: str) -> str:

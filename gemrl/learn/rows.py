@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Float32, Float64, Int, Key
 from gemrl.data.dataset import Dataset
 from gemrl.data.shards import ShardedDataset
 from gemrl.learn.loop import minibatch_rows
-from gemrl.learn.spec import Spec, row_width, rows_after, scaled, with_next_actions
+from gemrl.learn.spec import Spec, packed, row_width, rows_after, scaled, with_next_actions
 from gemrl.methods.context import Context, Steps, pack, step_width
 
 # Updates between two lines of metrics.
@@ -59,10 +59,10 @@ class RowsInMemory:
 
 
 @dataclass(frozen=True, eq=False)
-class RowsOnDisk:
-    """The training rows of a dataset on disk, scaled as they are read."""
+class RowsAsRead:
+    """The training rows of a dataset, scaled as they are read: for one on disk, or for few rows."""
 
-    data: ShardedDataset
+    data: Dataset | ShardedDataset
     training: Int[np.ndarray, " t"]
     """Their numbers in the dataset."""
     spec: Spec
@@ -80,11 +80,16 @@ class RowsOnDisk:
 
     def gather(self, rows: Int[np.ndarray, " n"]) -> Float32[np.ndarray, "n w"]:
         places = self.training[rows]
-        found = scaled(self.data.packed(places), self.spec)
+        found = scaled(self._packed(places), self.spec)
         if not self.next_actions:
             return found
         after = rows_after(places, self.data.episode_starts, len(self.data))
-        return with_next_actions(found, scaled(self.data.packed(after), self.spec), self.spec)
+        return with_next_actions(found, scaled(self._packed(after), self.spec), self.spec)
+
+    def _packed(self, places: Int[np.ndarray, " n"]) -> Float32[np.ndarray, "n w"]:
+        if isinstance(self.data, ShardedDataset):
+            return self.data.packed(places)
+        return packed(self.data.select(places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +147,8 @@ class RowsWithContext:
             self.number[places],
             np.ones(places.shape),
         )
-        packed = pack(steps).reshape(*places.shape, -1) * present[..., None]
-        return np.concatenate([found[:, -1], packed.reshape(len(rows), -1)], axis=1)
+        context = pack(steps).reshape(*places.shape, -1) * present[..., None]
+        return np.concatenate([found[:, -1], context.reshape(len(rows), -1)], axis=1)
 
 
 def returns_to_go(data: Dataset | ShardedDataset) -> Float64[np.ndarray, " t"]:

@@ -27,7 +27,7 @@ from gemrl.learn.devices import Devices
 from gemrl.learn.interrupts import stop_on_signals
 from gemrl.learn.loggers import Sink, open_sinks
 from gemrl.learn.metrics import METRICS
-from gemrl.learn.rows import Rows, RowsInMemory, RowsOnDisk, RowsWithContext
+from gemrl.learn.rows import Rows, RowsAsRead, RowsInMemory, RowsWithContext
 from gemrl.learn.run import Run
 from gemrl.learn.spec import (
     Spec,
@@ -278,7 +278,7 @@ def _plain_rows(
     data: Dataset | ShardedDataset, train_rows: np.ndarray, spec: Spec, next_actions: bool
 ) -> Rows:
     if isinstance(data, ShardedDataset):
-        return RowsOnDisk(data, train_rows, spec, next_actions)
+        return RowsAsRead(data, train_rows, spec, next_actions)
     width = row_width(spec.obs_dim, spec.action_dim) + (spec.action_dim if next_actions else 0)
     matrix = np.empty((len(train_rows), width), np.float32)
     for start in range(0, len(matrix), _BLOCK):  # In blocks that stay in the cache.

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Key
 from gemrl.methods.networks import Layers, Linear, Norm, dropout
 
 # Finite, since a token before the episode's start has none to look at, and 0/0 is no number.
-_UNSEEN = -1e9
+UNSEEN = -1e9
 
 
 class Block(eqx.Module):
@@ -57,7 +57,7 @@ class Block(eqx.Module):
         projected = self.project(tokens).reshape(*batch, count, 3, self.heads, size)
         queries, keys, values = (projected[..., part, :, :] for part in range(3))
         scores = jnp.einsum("...qnd,...knd->...nqk", queries, keys) / math.sqrt(size)
-        weights = jax.nn.softmax(jnp.where(seen[..., None, :, :], scores, _UNSEEN))
+        weights = jax.nn.softmax(jnp.where(seen[..., None, :, :], scores, UNSEEN))
         weights = dropout(weights, self.dropout, key)
         mixed = jnp.einsum("...nqk,...knd->...qnd", weights, values)
         return self.merge(mixed.reshape(*batch, count, width))

@@ -33,6 +33,8 @@ def request(obs, seed=0, deadline_ms=None, knobs=KNOBS):
         detail=False,
         source="http",
         arrived=time.perf_counter(),
+        history=None,
+        obs=obs,
     )
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,14 +16,21 @@ from agreement import (
     random_states,
     run,
 )
-from random_networks import LOOKING_BACK, PRESENT, quickly_compiled, random_method, saved
+from random_networks import (
+    LOOKING_BACK,
+    PRESENT,
+    quickly_compiled,
+    random_method,
+    saved,
+)
 
 import gemrl
 from gemrl.cli import main
+from gemrl.decide.history import logged_inputs
 from gemrl.deploy.export.contract import Fixed
 from gemrl.deploy.export.verify import open_session
 from gemrl.deploy.export.write import build, export_policy
-from gemrl.errors import BundleError, KnobError
+from gemrl.errors import BundleError
 from gemrl.methods.samplers import Sampler
 
 ROWS = 200
@@ -163,11 +172,64 @@ def test_the_command_takes_gems_rule_and_another_runs_density(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", LOOKING_BACK)
-def test_a_policy_that_looks_back_is_refused(name, tmp_path):
-    policy = random_method(name, obs_dim=OBS_DIM)
-    with pytest.raises(KnobError, match="history"):
-        export_policy(policy, tmp_path / "policy.onnx")
-    assert list(tmp_path.iterdir()) == []
+def test_a_policy_that_looks_back_is_exported_with_contexts_for_observations(name, tmp_path):
+    policy = random_method(name, obs_dim=OBS_DIM, context=4, heads=2, max_steps=6)
+    for path, fixed in ((tmp_path / "free.onnx", None), (tmp_path / "fixed.onnx", Fixed(0, 3))):
+        assert export_policy(policy, path, fixed=fixed)["decisions"] == 4
+    about = json.loads((tmp_path / "free.json").read_text())
+    session = open_session("the model", (tmp_path / "free.onnx").read_bytes())
+    history = gemrl.History(policy, 3)
+    actions = []
+    # Beyond the context, and beyond the steps that have an embedding of their own.
+    for seed in range(9):
+        obs = random_states(policy, 3, seed).astype(np.float32)
+        decision = policy.decide(obs, history=history)
+        [made] = session.run(["action"], {"observation": history.contexts(obs)})
+        np.testing.assert_allclose(made, decision.action, atol=1e-5)
+        actions.append(made)
+        history.add(obs, decision.action, np.arange(3.0))
+    assert np.ptp(actions, axis=0).min() > 1e-3
+    told = about["history"]
+    assert (told["steps"], told["target_return"]) == (4, 1.0)
+    assert sum(part["size"] for part in told["step"]) * 4 == about["observation"]["size"]
+
+
+def test_the_documentations_lines_make_the_contexts_of_a_history(tmp_path, monkeypatch):
+    policy = random_method("dt", obs_dim=OBS_DIM, context=4)
+    export_policy(policy, tmp_path / "policy.onnx")
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```py\n(.*?)```", page, flags=re.S)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(code, "docs/export.md", "exec"), names)
+    history = gemrl.History(policy)
+    for obs in random_states(policy, 6, 0).astype(np.float32):
+        np.testing.assert_array_equal(names["context"](obs), history.contexts(obs))
+        action = policy.decide(obs, history=history).action
+        history.add(obs, action, 0.5)
+        names["add"](obs, action, 0.5)
+
+
+@pytest.mark.parametrize("name", LOOKING_BACK)
+def test_golden_contexts_of_a_dataset_are_those_of_its_steps(name):
+    policy = random_method(name, obs_dim=2, action_dim=2, context=4)
+    rng = np.random.default_rng(0)
+    low, high = policy.spec.action_low, policy.spec.action_high
+    data = gemrl.from_arrays(
+        observations=rng.normal(size=(20, 2)).astype(np.float32),
+        actions=rng.uniform(low, high, (20, 2)).astype(np.float32),
+        rewards=np.arange(20, dtype=np.float32),
+        terminals=np.arange(20) == 11,
+        timeouts=np.arange(20) == 19,
+    )
+    history = gemrl.History(policy, target_return=float(data.rewards[12:].sum()))
+    for row in range(12, 17):
+        wanted = history.contexts(data.observations[row])[0].reshape(4, -1)
+        found = logged_inputs(policy, data, np.array([3, row]))[1].reshape(4, -1)
+        # The last action is the logged one there, and not known here.
+        np.testing.assert_allclose(found[:-1], wanted[:-1], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found[-1, :3], wanted[-1, :3], rtol=1e-5, atol=1e-5)
+        history.add(data.observations[row], data.actions[row], data.rewards[row])
 
 
 def test_a_proposal_that_is_not_known_is_refused():

@@ -1,6 +1,7 @@
 """A real server with other methods' policies: samplers, no density, no critics."""
 
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -13,9 +14,10 @@ import gemrl
 from gemrl.decide.search import Deadlines
 from gemrl.deploy.serve import ServeConfig, Server
 from gemrl.deploy.serve.decider import Job
+from gemrl.deploy.serve.histories import Histories
 from gemrl.deploy.serve.log import LogConfig
 from gemrl.deploy.serve.replay import replay
-from gemrl.errors import KnobError
+from gemrl.errors import RequestError
 
 # A size that no other test has, so that none meets a program that was compiled in a hurry.
 OBS_DIM = 7
@@ -51,8 +53,8 @@ def server(policy):
 
 
 @pytest.fixture(scope="module")
-def states(policy):
-    return random_states(policy, 12, 1).astype(np.float32)
+def states():
+    return random_states(random_method("bc", obs_dim=OBS_DIM), 12, 1).astype(np.float32)
 
 
 @pytest.fixture
@@ -158,7 +160,92 @@ def test_gems_rule_with_a_borrowed_density_is_served_and_replayed(tmp_path):
     assert (found.same, found.different) == (3, [])
 
 
-@pytest.mark.parametrize("name", LOOKING_BACK)
-def test_a_policy_that_looks_back_is_refused(name):
-    with pytest.raises(KnobError, match="history"):
-        Server(random_method(name, obs_dim=OBS_DIM), ServeConfig(port=0))
+@pytest.fixture(scope="module", params=LOOKING_BACK)
+def looking_back(request, tmp_path_factory):
+    """The run folder of a policy that looks back, and a server with a log."""
+    folder = tmp_path_factory.mktemp("looking-back")
+    run = saved(folder / "run", request.param, obs_dim=OBS_DIM, context=3)
+    log = LogConfig(folder / "log")
+    policy = gemrl.load(run)
+    with Server(policy, ServeConfig(port=0), run=run, log=log, shadow=policy) as server:
+        yield policy, server
+
+
+def test_the_server_remembers_episodes_for_a_policy_that_looks_back(looking_back, states):
+    policy, server = looking_back
+    own = {name: gemrl.History(policy, target_return=at) for name, at in (("a", 5), ("b", None))}
+    with talking(server) as say:
+        assert say.metadata["history"] == {"steps": 3, "target_return": 1.0}
+        assert say.metadata["observation_size"] == OBS_DIM
+        for step, obs in enumerate(states[:6]):
+            for name, history in own.items():
+                reward = {} if step == 0 else {"reward": 0.25 * step}
+                target = {"target_return": 5} if step == 0 and name == "a" else {}
+                # One that is turned away changes nothing, and does not count.
+                wrong = say(observation=obs, episode=name, reward="much", **target)
+                assert wrong["error"]["type"] == "RequestError"
+                answer = say(observation=obs, episode=name, **reward, **target)
+                wanted = policy.decide(obs, history=history).action
+                assert answer["action"] == wanted.tolist()
+                assert answer["t"] == step
+                history.add(obs, wanted, 0.25 * (step + 1))
+        # Without a name, and in a batch, a state is the first of its episode.
+        firsts = [policy.decide(obs).action.tolist() for obs in states[:2]]
+        assert say(observation=states[0])["action"] == firsts[0]
+        assert say(observation=states[:2])["action"] == firsts
+        # The name begins again at step 0.
+        assert say(observation=states[0], episode="a", t=0)["action"] == firsts[0]
+    assert firsts[1] != policy.decide(states[1], history=own["a"]).action.tolist()
+
+
+def test_what_a_policy_that_looks_back_cannot_know_is_a_typed_error(looking_back, states):
+    _, server = looking_back
+    obs = states[0].tolist()
+    assert ask(server, observation=obs, episode="c")[0] == 200
+    for request, said in [
+        ({"observation": obs, "t": 3}, "Name the episode"),
+        ({"observation": obs, "episode": "c", "t": 7}, "of this episode 1 steps are known"),
+        ({"observation": obs, "episode": "new", "t": 1}, "of this episode 0 steps are known"),
+        ({"observation": obs, "episode": "c", "target_return": 3.0}, "first step"),
+        ({"observation": obs, "reward": 1.0}, "there was none"),
+        ({"observation": [obs], "reward": 1.0}, "there was none"),
+        ({"observation": [obs, obs], "t": [0, 2]}, "one by one"),
+        ({"observation": obs, "target_return": True}, "finite number"),
+    ]:
+        status, _, answer = ask(server, **request)
+        assert (status, answer["error"]["type"]) == (400, "RequestError"), request
+        assert said in answer["error"]["message"]
+    assert ask(server, observation=obs, episode="c", reward=1.0)[2]["t"] == 1
+
+
+def test_decisions_with_a_history_replay_and_are_shadowed(looking_back, states):
+    _, server = looking_back
+    with talking(server) as say:
+        for step, obs in enumerate(states[:5]):
+            say(observation=obs, episode="d", **({} if step == 0 else {"reward": 1.0}))
+    service = server.service
+    while service.log._queue.unfinished_tasks > service.log.written:
+        time.sleep(0.01)
+    found = replay(service.log.config.folder)
+    assert found.different == []
+    assert found.same == found.decisions >= 5
+    counts = ask(server, "/v1/recent?after=0")[2]["counts"]
+    assert counts["shadow_different"] == 0
+
+
+def test_a_policy_of_the_present_state_takes_no_reward(server, states):
+    status, _, answer = ask(server, observation=states[0].tolist(), reward=1.0)
+    assert status == 400
+    assert "unknown field 'reward'" in answer["error"]["message"]
+
+
+def test_the_least_recently_used_episode_is_forgotten_and_says_so(states):
+    policy = random_method(LOOKING_BACK[0], obs_dim=OBS_DIM, context=3)
+    histories = Histories(policy, most=2)
+    for name in "abc":
+        history = histories.now(name, 0, None, None)
+        histories.decided(name, history, states[0], policy.spec.action_middle)
+    assert histories.forgotten == 1
+    assert histories.now("c", 1, 0.5, None).steps == [1]
+    with pytest.raises(RequestError, match="0 steps are known"):
+        histories.now("a", 1, 0.5, None)

@@ -14,8 +14,8 @@ from gemrl.data.tasks import RewardTransform
 from gemrl.learn.loop import minibatch_rows, phase_key
 from gemrl.learn.rows import (
     LOG_EVERY,
+    RowsAsRead,
     RowsInMemory,
-    RowsOnDisk,
     Windows,
     window_size,
 )
@@ -100,7 +100,7 @@ class Places:
         assert len(on_disk.maps) > 3
         self.rows = {
             "memory": RowsInMemory(matrix),
-            "disk": RowsOnDisk(on_disk, self.training, self.spec),
+            "disk": RowsAsRead(on_disk, self.training, self.spec),
         }
         self.wanted = self.by_hand()
 

@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from gemrl.decide.backend import seed_pairs
 from gemrl.decide.decision import PER_CANDIDATE, Decision
+from gemrl.decide.history import History
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
 from gemrl.deploy.export.contract import Contract, Fixed, normals_of
@@ -64,10 +65,24 @@ def _noise(pairs: Array, n: int, size: int) -> tuple[Array, Array]:
 
 
 def states_near_data(policy: Policy) -> np.ndarray:
-    """Drawn from the scaler's mean and deviation, for where the dataset is not at hand."""
-    rng = np.random.default_rng(SEED)
-    normal = rng.standard_normal((POOL, policy.spec.obs_dim), np.float32)
-    return policy.spec.obs_mean + policy.spec.obs_std * normal
+    """Drawn from the scaler's mean and deviation, for where the dataset is not at hand. For a
+    policy that looks back, contexts of such states and of any actions, from one step to full.
+    """
+    rng, spec = np.random.default_rng(SEED), policy.spec
+
+    def drawn() -> np.ndarray:
+        normal = rng.standard_normal((POOL, spec.obs_dim), np.float32)
+        return spec.obs_mean + spec.obs_std * normal
+
+    if policy.context is None:
+        return drawn()
+    history = History(policy, POOL, policy.context.target_return or policy.context.return_scale)
+    found = [history.contexts(drawn())]
+    for _ in range(policy.context.length):
+        actions = rng.uniform(spec.action_low, spec.action_high, (POOL, spec.action_dim))
+        history.add(drawn(), actions, np.zeros(POOL))
+        found.append(history.contexts(drawn()))
+    return np.array([found[row % len(found)][row] for row in range(POOL)])
 
 
 def golden(

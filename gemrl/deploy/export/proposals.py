@@ -13,7 +13,9 @@ from gemrl.decide.knobs import Knobs
 from gemrl.deploy.export.builder import TYPES, Builder, Value
 from gemrl.deploy.export.contract import Fixed
 from gemrl.deploy.export.layers import body, layers, linear, require, unknown
+from gemrl.deploy.export.transformer import last_action
 from gemrl.learn.spec import Spec
+from gemrl.methods.dt import DecisionTransformer
 from gemrl.methods.generative import Diffusion, Field, Flow, OneStep, schedule
 from gemrl.methods.networks import MixtureNet
 from gemrl.methods.protocol import Models
@@ -46,12 +48,13 @@ def propose(
     sampled = bool(models.critics) and (fixed is None or fixed.n > 0)
     cloned = sampled and knobs.source == "behavior"
     parts: list[Value] = []
-    if isinstance(models.actor, Sampler):
+    if isinstance(models.actor, DecisionTransformer):
+        parts.append(_in_units(g, last_action(g, models.actor, scaled, spec.obs_dim), spec))
+    elif isinstance(models.actor, Sampler):
         noise = [_silence(g, models.actor, fixed)] if anchored else []
         noise += ["normal_noise"] if sampled and not cloned else []
         if noise:
-            unit = sample(g, models.actor, scaled, _joined(g, noise))
-            parts.append(g.add("Add", g.add("Mul", unit, spec.action_half), spec.action_middle))
+            parts.append(_in_units(g, sample(g, models.actor, scaled, _joined(g, noise)), spec))
     else:
         actor = mixture(g, scaled, models.actor, spec)
         if anchored:
@@ -72,7 +75,7 @@ def mixture(g: Builder, scaled: Value, net: MixtureNet, spec: Spec) -> Component
     gates = g.add("Slice", out, [0], [components], [1])
     means = g.add("Slice", out, [components], [components * (1 + dims)], [1])
     means = g.add("Reshape", g.add("Tanh", means), [-1, components, dims])
-    means = g.add("Add", g.add("Mul", means, spec.action_half), spec.action_middle)
+    means = _in_units(g, means, spec)
     # The network itself says how its parameter becomes a deviation.
     scales = scales_of(spec)
     anywhere = net(scales.obs_mean).affine(scales.half, scales.middle)
@@ -189,6 +192,11 @@ def _silence(g: Builder, sampler: Sampler, fixed: Fixed | None) -> Value:
 def _joined(g: Builder, parts: list[Value]) -> Value:
     """Several [B, X, A] as one."""
     return parts[0] if len(parts) == 1 else g.add("Concat", *parts, axis=1)
+
+
+def _in_units(g: Builder, x: Value, spec: Spec) -> Value:
+    """Actions in [-1, 1] in environment units."""
+    return g.add("Add", g.add("Mul", x, spec.action_half), spec.action_middle)
 
 
 def _unit(g: Builder, x: Value) -> Value:

@@ -11,6 +11,7 @@ import numpy as np
 import gemrl
 from gemrl.data.dataset import Dataset
 from gemrl.data.storage import atomic_path
+from gemrl.decide.history import logged_inputs, seeing_contexts
 from gemrl.decide.knobs import MAX_CANDIDATES, Cosine, Knobs, whole_number
 from gemrl.decide.policy import Policy
 from gemrl.deploy.export.builder import OPSET, Builder
@@ -26,6 +27,8 @@ from gemrl.deploy.export.verify import (
     verify,
 )
 from gemrl.errors import BundleError, ConfigError, GemrlError, KnobError
+from gemrl.learn.spec import Spec
+from gemrl.methods.context import Context
 
 UNITS = "environment units"
 MAX_BATCH = 2**16
@@ -44,7 +47,8 @@ def export_policy(
     `knobs` are the defaults of the file: λ, w_p and k_smooth can be given anew at each call, n
     follows from the noise, and source, anchor, support and value are fixed. With `fixed` all shapes
     and k_smooth are constant. `states` [R, S] are where golden decisions are made; without them
-    they are drawn around the scaler's mean.
+    they are drawn around the scaler's mean. The file of a policy that looks back takes packed
+    contexts for observations, and the JSON says under "history" how one is made.
     """
     out = Path(out)
     if out.suffix != ".onnx":
@@ -52,12 +56,11 @@ def export_policy(
     _require_own(sidecar_of(out))
     knobs = _checked(policy.default_knobs if knobs is None else knobs, fixed)
     # First: the policy itself refuses what its models cannot serve.
-    policy.require_no_context("an exported file")
     policy.require_models(knobs)
     data = build(policy, knobs, fixed)
-    contract = contract_of(policy.models, policy.spec, knobs, fixed)
+    contract = contract_of(policy.models, policy.input_spec, knobs, fixed)
     at = states_near_data(policy) if states is None else states
-    decisions, tolerance = golden(policy, knobs, contract, fixed, at)
+    decisions, tolerance = golden(seeing_contexts(policy), knobs, contract, fixed, at)
     sidecar = {
         **_about(policy, knobs),
         "file": out.name,
@@ -94,16 +97,16 @@ def golden_states(policy: Policy) -> np.ndarray | None:
     data = golden_data(policy)
     if data is None:
         return None
-    return data.observations[np.linspace(0, len(data) - 1, POOL, dtype=int)]
+    return logged_inputs(policy, data, np.linspace(0, len(data) - 1, POOL, dtype=int))
 
 
 def build(policy: Policy, knobs: Knobs, fixed: Fixed | None = None) -> bytes:
     """The contents of the ONNX file."""
     builder = Builder()
-    made = decision(builder, policy.models, policy.spec, knobs, fixed)
+    made = decision(builder, policy.models, policy.input_spec, knobs, fixed)
     about = _about(policy, knobs)
     text = {key: x if isinstance(x, str) else json.dumps(x) for key, x in about.items()}
-    contract = contract_of(policy.models, policy.spec, knobs, fixed)
+    contract = contract_of(policy.models, policy.input_spec, knobs, fixed)
     return builder.model(contract, made, text).SerializeToString(deterministic=True)
 
 
@@ -135,7 +138,7 @@ def _checked(knobs: Knobs, fixed: Fixed | None) -> Knobs:
 
 def _about(policy: Policy, knobs: Knobs) -> dict[str, Any]:
     """What both files say of the policy."""
-    spec, manifest = policy.spec, policy.bundle.manifest
+    spec, manifest = policy.input_spec, policy.bundle.manifest
     return {
         "format": FORMAT,
         "gemrl": gemrl.__version__,
@@ -151,6 +154,7 @@ def _about(policy: Policy, knobs: Knobs) -> dict[str, Any]:
             "mean": spec.obs_mean.tolist(),
             "std": spec.obs_std.tolist(),
         },
+        "history": None if policy.context is None else _history(policy.context, policy.spec),
         "action": {
             "size": spec.action_dim,
             "units": UNITS,
@@ -158,6 +162,23 @@ def _about(policy: Policy, knobs: Knobs) -> dict[str, Any]:
             "low": spec.action_low.tolist(),
             "high": spec.action_high.tolist(),
         },
+    }
+
+
+def _history(context: Context, spec: Spec) -> dict[str, Any]:
+    """How the context of a policy that looks back is made; all in environment units."""
+    return {
+        "steps": context.length,
+        "step": [
+            {"name": "to_go", "size": 1, "meaning": "what is asked for from the step on"},
+            {"name": "observation", "size": spec.obs_dim},
+            {"name": "action", "size": spec.action_dim, "meaning": "anything in the last step"},
+            {"name": "number", "size": 1, "meaning": "the step's place in its episode, from 0"},
+            {"name": "present", "size": 1, "meaning": "1"},
+        ],
+        "order": "oldest step first, the present one last",
+        "before_the_first_step": "the values of observation.mean, whose `present` is 0",
+        "target_return": context.target_return,
     }
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from gemrl.decide.knobs import MAX_CANDIDATES, MAX_WEIGHT, WORDS
+from gemrl.deploy.serve.requests import LOOKING_BACK
 
 Schema = dict[str, Any]
 
@@ -106,6 +107,7 @@ def _request(metadata: dict[str, Any], limits: dict[str, Any]) -> Schema:
                 {"type": "number", "exclusiveMinimum": 0, "maximum": limits["deadline_ms"]}
             ),
             "detail": TRUTH,
+            **({} if metadata["history"] is None else dict.fromkeys(LOOKING_BACK, MAYBE_NUMBER)),
         },
     }
 

@@ -10,6 +10,7 @@ import numpy as np
 from gemrl.decide.decision import Decision
 from gemrl.decide.gates import Gates
 from gemrl.decide.guard import Guard
+from gemrl.decide.history import seeing_contexts
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy, load
 from gemrl.deploy.serve.answers import plain_decision
@@ -74,7 +75,7 @@ def replay(path: Path, run: Path | None = None, behavior: Path | None = None) ->
         density = behavior if behavior is not None else header.get("behavior")
         key = (str(place), str(header.get("backend")), str(density))
         if key not in policies:
-            policies[key] = load(place, backend=key[1], behavior=density)
+            policies[key] = seeing_contexts(load(place, backend=key[1], behavior=density))
         policy = policies[key]
         if policy.digest != header.get("digest"):
             raise BundleError(

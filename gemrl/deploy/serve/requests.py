@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -13,14 +14,18 @@ import numpy as np
 
 from gemrl.decide.backend import Shape, seed_pairs
 from gemrl.decide.checks import observations, whole_numbers
+from gemrl.decide.history import History
 from gemrl.decide.knobs import Cosine, Knobs
 from gemrl.deploy.serve import wire
 from gemrl.deploy.serve.episodes import Episodes
+from gemrl.deploy.serve.histories import Histories
 from gemrl.errors import KnobError, RequestError
 
 FIELDS = (
     "observation", "knobs", "profile", "seed", "episode", "t", "deadline_ms", "detail",
 )  # fmt: skip
+# Of policies that look back, where the server remembers each episode.
+LOOKING_BACK = ("reward", "target_return")
 LONGEST_ID = 128
 
 
@@ -31,7 +36,7 @@ class Ask:
     """
 
     rows: np.ndarray
-    """[B, S]"""
+    """[B, S] Observations, or packed contexts where the policy looks back."""
     single: bool
     """Whether it was one state, so that the answer has no batch axis."""
     knobs: Knobs
@@ -48,6 +53,10 @@ class Ask:
     """By which way it came: http or websocket."""
     arrived: float
     """When, by `time.perf_counter()`."""
+    history: History | None
+    """The episode before this step, where the policy looks back."""
+    obs: np.ndarray
+    """[S] or [B, S] What was observed, where `rows` has contexts too."""
 
     @cached_property
     def candidates(self) -> int:
@@ -105,10 +114,13 @@ class Reader:
         deadline_ms: float | None,
         compiled: frozenset[Shape] | None,
         require: Callable[[Knobs], None],
+        histories: Histories | None = None,
     ) -> None:
         """`compiled` are the only shapes that may be asked for; None is all of them. `require`
-        refuses knobs that the policy cannot serve.
+        refuses knobs that the policy cannot serve. `histories` are for one that looks back.
         """
+        self.histories = histories
+        self.fields = FIELDS if histories is None else FIELDS + LOOKING_BACK
         self.obs_dim = obs_dim
         self.defaults = defaults
         self.profiles = dict(profiles)
@@ -128,9 +140,9 @@ class Reader:
         if not isinstance(values, dict):
             raise RequestError('the request must be a map with "observation" in it')
         fields = wire.text(values)
-        unknown = [str(name)[:64] for name in fields if name not in FIELDS]
+        unknown = [str(name)[:64] for name in fields if name not in self.fields]
         if unknown:
-            raise RequestError(f"unknown field {unknown[0]!r}: known are {', '.join(FIELDS)}")
+            raise RequestError(f"unknown field {unknown[0]!r}: known are {', '.join(self.fields)}")
         if "observation" not in fields:
             raise RequestError('"observation" is missing: give a list or an array of numbers')
         rows = observations(_numbers(fields["observation"]), self.obs_dim)
@@ -150,6 +162,16 @@ class Reader:
         if isinstance(knobs.wp, Cosine) and t is None and episode is None:
             raise KnobError("wp is a schedule: give the episode's step as t, or name the episode")
         counted = episode is not None and t is None
+        history, obs = None, rows[0] if single else rows
+        if self.histories is not None:
+            # Before the step counts: one that is refused here can be sent again.
+            reward, target = (_number(name, fields.get(name)) for name in LOOKING_BACK)
+            if single:
+                at = self.episodes.next_of(episode) if episode is not None and t is None else t
+                history = self.histories.now(episode, at, reward, target)
+            else:
+                history = self.histories.first(len(rows), t, reward, target)
+            rows = history.contexts(obs)
         if episode is not None:
             t = self.episodes.step(episode, t if isinstance(t, int) else None)
         return Ask(
@@ -164,7 +186,26 @@ class Reader:
             detail=detail,
             source=source,
             arrived=arrived,
+            history=history,
+            obs=obs,
         )
+
+    def give_back(self, ask: Ask) -> None:
+        """A step that was counted, and that no action came of."""
+        if ask.counted and ask.episode is not None and isinstance(ask.t, int):
+            self.episodes.give_back(ask.episode, ask.t)
+
+    def remember(self, ask: Ask, action: np.ndarray) -> None:
+        """An action came of a step, which the episode's next one looks back at."""
+        if self.histories is not None and ask.episode is not None:
+            assert ask.history is not None
+            self.histories.decided(ask.episode, ask.history, ask.obs, action)
+
+    @property
+    def forgotten(self) -> int:
+        """Episodes that were forgotten for others."""
+        lost = 0 if self.histories is None else self.histories.forgotten
+        return self.episodes.forgotten + lost
 
     def _knobs(self, profile: Any, given: Any) -> Knobs:
         """The defaults, a profile over them, and the request's own knobs over that, checked."""
@@ -319,6 +360,14 @@ def _truth(name: str, given: Any) -> bool:
     if not isinstance(given, bool):
         raise RequestError(f"{name} must be true or false")
     return given
+
+
+def _number(name: str, given: Any) -> float | None:
+    if given is None:
+        return None
+    if not isinstance(given, int | float) or isinstance(given, bool) or not math.isfinite(given):
+        raise RequestError(f"{name} = {str(given)[:64]}: must be a finite number")
+    return float(given)
 
 
 def _episode(given: Any) -> str | None:

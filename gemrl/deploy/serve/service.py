@@ -15,6 +15,7 @@ from gemrl.data.dataset import Dataset
 from gemrl.decide.backend import Shape
 from gemrl.decide.gates import FILE, Gates
 from gemrl.decide.guard import Guard
+from gemrl.decide.history import seeing_contexts
 from gemrl.decide.knobs import WORDS, Knobs
 from gemrl.decide.policy import Policy
 from gemrl.decide.search import Deadlines
@@ -22,6 +23,7 @@ from gemrl.deploy.serve.answers import answer
 from gemrl.deploy.serve.config import ServeConfig
 from gemrl.deploy.serve.decider import Decider, Job, Outcome
 from gemrl.deploy.serve.engine import Engine, Waiting
+from gemrl.deploy.serve.histories import Histories
 from gemrl.deploy.serve.live import Live
 from gemrl.deploy.serve.log import DecisionLog, LogConfig
 from gemrl.deploy.serve.metrics import Metrics, Values
@@ -57,9 +59,12 @@ class Service:
 
         Gates are those given, else those of the run folder. `run` and `behavior`, which gave its
         density to a policy without one, are told in the log, so that it can be decided again.
+        A policy that looks back is served with the history of each episode that requests name.
         """
-        policy.require_no_context("a server")
-        self.policy = policy
+        self.spec, self.context = policy.spec, policy.context
+        histories = None if policy.context is None else Histories(policy)
+        self.states = _checked_states(states, policy)
+        self.policy = policy = seeing_contexts(policy)
         self.config = config
         self.knobs = policy.default_knobs if knobs is None else knobs
         self.profiles = profiles or {}
@@ -83,13 +88,14 @@ class Service:
             )
         decider = Decider(policy, self.gates, self.alpha, self.guard)
         self.reader = Reader(
-            policy.spec.obs_dim,
+            self.spec.obs_dim,
             self.knobs,
             self.profiles,
             config.limits,
             config.deadline_ms,
             None if decider.shares_calls else frozenset(map(Shape.of, self._warm())),
             policy.require_models,
+            histories,
         )
         self.engine = Engine(
             decider,
@@ -100,13 +106,11 @@ class Service:
             done=self._done,
         )
         self.live = Live(policy)
-        self.states = _checked_states(states, policy)
         self.shadow = None
         if shadow is not None:
-            shadow.require_no_context("a server")
             for one in (self.knobs, *self.profiles.values()):
                 shadow.require_models(one)
-            self.shadow = Shadow(shadow, policy, config.shadow_tolerance)
+            self.shadow = Shadow(seeing_contexts(shadow), policy, config.shadow_tolerance)
         self.log = None if log is None else DecisionLog(log, policy, self._about(run, behavior))
         self.metrics = Metrics(self._counts, self._levels)
         self.connections = 0
@@ -145,6 +149,8 @@ class Service:
             detail=True,
             source="http",
             arrived=time.perf_counter(),
+            history=None,
+            obs=self.spec.obs_mean,
         )
 
     async def act(self, values: Any, source: str, arrived: float) -> tuple[Outcome, dict[str, Any]]:
@@ -187,28 +193,25 @@ class Service:
 
         def ended(outcome: Outcome | Exception) -> None:
             if not isinstance(outcome, Outcome):
-                self._give_back(ask)
+                self.reader.give_back(ask)
+            else:
+                self.reader.remember(ask, outcome.decisions[0].action)
             decided(outcome)
 
         try:
             return self.engine.submit(ask, ended)
         except OverloadError:
-            self._give_back(ask)
+            self.reader.give_back(ask)
             raise
 
     def leave(self, waiting: Waiting) -> None:
         """Whoever asked has gone: it need not be decided."""
         waiting.gone = True
-        self._give_back(waiting.ask)
+        self.reader.give_back(waiting.ask)
 
     def answer(self, outcome: Outcome) -> dict[str, Any]:
         """What is told of an outcome."""
         return answer(outcome, self.policy)
-
-    def _give_back(self, ask: Ask) -> None:
-        """A step that was counted, and that no action came of."""
-        if ask.counted and ask.episode is not None and isinstance(ask.t, int):
-            self.reader.episodes.give_back(ask.episode, ask.t)
 
     def state(self, row: int | None) -> dict[str, Any]:
         """A state of the dataset: the given row, or a random one."""
@@ -240,7 +243,7 @@ class Service:
 
     def metadata(self) -> dict[str, Any]:
         """What a client can know before it asks."""
-        spec, config, manifest = self.policy.spec, self.config, self.policy.bundle.manifest
+        spec, config, manifest = self.spec, self.config, self.policy.bundle.manifest
         guard = self.guard
         return {
             "name": "gemrl",
@@ -256,6 +259,9 @@ class Service:
             "action_high": spec.action_high.tolist(),
             "obs_mean": spec.obs_mean.tolist(),
             "obs_std": spec.obs_std.tolist(),
+            "history": None
+            if self.context is None
+            else {"steps": self.context.length, "target_return": self.context.target_return},
             "knobs": self.knobs.to_json(),
             "words": {name: list(words) for name, words in WORDS.items()},
             "profiles": {name: knobs.to_json() for name, knobs in self.profiles.items()},
@@ -332,7 +338,7 @@ class Service:
         counts: Values = {
             "shed": {reason: float(count) for reason, count in self.engine.shed.items()},
             "batches": {"": float(self.engine.batches)},
-            "episodes_forgotten": {"": float(self.reader.episodes.forgotten)},
+            "episodes_forgotten": {"": float(self.reader.forgotten)},
         }
         if self.log is not None:
             counts["log_lines"] = {"": float(self.log.written)}
