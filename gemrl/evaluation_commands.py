@@ -221,6 +221,9 @@ def reproduce(args: ReproduceArgs) -> None:
             raise ConfigError(f"--{flag} does not go with --rows, which runs nothing")
         written = [file for name in names for file in render(name, args.rows, args.out)]
     else:
+        methods = tuple(METHODS) if args.methods == ("all",) else args.methods
+        if names == ["interface"]:
+            methods = _with_critics(methods, named=args.methods != ("all",))
         budget = Budget(
             tasks=_tasks(args.tasks),
             steps=args.steps,
@@ -230,7 +233,7 @@ def reproduce(args: ReproduceArgs) -> None:
             sweep_n=args.sweep_n,
             knobs=args.knobs,
             data_steps=args.data_steps,
-            methods=tuple(METHODS) if args.methods == ("all",) else args.methods,
+            methods=methods,
             method_steps=args.method_steps,
         )
         study = Study(budget, args.out, runner_of(args))
@@ -239,6 +242,18 @@ def reproduce(args: ReproduceArgs) -> None:
     for file in written:
         if file.suffix != ".png":
             print(file)
+
+
+def _with_critics(methods: tuple[str, ...], named: bool) -> tuple[str, ...]:
+    """The methods that GEM's rule can execute; one without critics is refused where it is named."""
+    from gemrl.evaluate.reproduce.comparison import WITHOUT_CRITICS
+
+    without = [name for name in methods if name in WITHOUT_CRITICS]
+    if named and without:
+        raise ConfigError(
+            f"--methods has {without[0]!r}, which has no critics: GEM's rule cannot execute it"
+        )
+    return tuple(name for name in methods if name not in WITHOUT_CRITICS)
 
 
 def _tasks(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -162,6 +162,7 @@ def test_the_command_renders_committed_rows_without_a_simulator(study, tmp_path,
         (["reproduce", "scores", "--rows", "/nowhere"], "holds no rows"),
         (["reproduce", "scores", "--rows", ".", "--seeds", "9"], "--seeds does not go with --rows"),
         (["reproduce", "scores", "--data-steps", "0"], "data_steps = 0"),
+        (["reproduce", "interface", "--methods", "dt"], "'dt', which has no critics"),
         (["sweep"], "at least one run folder"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 import gemrl
 from gemrl.errors import KnobError
 from gemrl.learn.bundle import config_from_json
-from gemrl.learn.metrics import METRICS
+from gemrl.learn.metrics import last_metrics
 from gemrl.methods import METHODS, method_named
 
 LOW, HIGH = -2.0, 1.5
@@ -163,19 +163,20 @@ def test_a_loaded_policy_is_the_trained_one_bit_for_bit(trained, policy):
 
 
 def test_an_interrupted_run_resumes_to_the_same_weights(name, trained, toy, tmp_path):
-    out = tmp_path / "run"
+    out, config = tmp_path / "run", config_of(name)
+    last = method_named(name).phases(config)[-1].name
 
     def press():
-        while not (out / METRICS).exists():
+        while last_metrics(out).get("phase") != last:
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
 
     finger = threading.Thread(target=press)
     finger.start()
     with pytest.raises(KeyboardInterrupt):
-        gemrl.train(toy, config_of(name), out, quiet=True)
+        gemrl.train(toy, config, out, quiet=True)
     finger.join()
-    gemrl.train(toy, config_of(name), out, resume=True, quiet=True)
+    gemrl.train(toy, config, out, resume=True, quiet=True)
     require_same_weights(trained, gemrl.load(out))
 
 

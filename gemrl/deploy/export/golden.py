@@ -164,7 +164,8 @@ def _clarity(cases: list[Case], decisions: list[Decision]) -> np.ndarray:
         if best.shape[1] > 1:
             margins.append(-np.diff(best, axis=1).max(axis=1) / np.abs(decision.score).max())
         for z in (decision.chosen_support_z, decision.executed_support_z):
-            margins.append(np.abs(np.nan_to_num(z) - VIOLATION_Z))
+            # Without a density there is no z, and no flag that could change.
+            margins.append(np.where(np.isnan(z), np.inf, np.abs(z - VIOLATION_Z)))
     return np.min(margins, axis=0)
 
 
