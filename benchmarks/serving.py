@@ -6,10 +6,11 @@
 critics of 256x256 and 6 action dimensions. Clients are another process: 1, 8 and 64 of them ask
 over WebSocket (the OpenPI wire) and over HTTP, each packing its request, waiting, and reading the
 whole answer, with N = 0, 64 and 1024. `library` is one client with the package `websockets`; the
-others are leaner. The table also says what an answer costs the server and the client in time of a
-core. `bare` is `policy.decide` in a loop in a process of its own. `unbatched` is the same server
-with `--batch 1`. All take turns in rounds; a ratio or a difference is taken within a round, and the
-median of the rounds is printed.
+others are leaner. `echo` is a server in the place of ours that answers with the same bytes at once:
+what a client waits for it is the wire's and the client's own. The table also says what an answer
+costs the server and the client in time of a core. `bare` is `policy.decide` in a loop in a process
+of its own. `unbatched` is the same server with `--batch 1`. All take turns in rounds; a ratio or a
+difference is taken within a round, and the median of the rounds is printed.
 
 Overload: requests with N = 1024 and a deadline come at fixed moments, whatever the answers do. The
 load that the server holds is the highest rate at which 99 % of them are answered before their
@@ -17,12 +18,13 @@ deadline by the client's clock. Twice that is then offered to a server that turn
 cannot decide in time (shed), and to one that answers it with the anchor (anchor).
 
 The last line is a JSON object: `ws_added_ms_one_client_n64` is what the server adds to the bare
-decision at the median for one client, and `library_added_ms_one_client_n64` the same for the
-package's client; `throughput_64_clients_over_unbatched` is for WebSocket and N = 64, beside it
-`..._over_bare_loop`, against one decision after another without a server, and the same for `http`;
-`deadlines_kept_shed` is the share of answers that came before their deadline at twice the load,
-`turned_away_shed` the share of requests that got none, `scored_shed` the candidates scored on
-average; `..._anchor` likewise, and `fallbacks_anchor` the share of answers that are the anchor.
+decision at the median for one client, `library_added_ms_one_client_n64` the same for the package's
+client, and `echo_ms_one_client` what an echo takes; `throughput_64_clients_over_unbatched` is for
+WebSocket and N = 64, beside it `..._over_bare_loop`, against one decision after another without a
+server, and the same for `http`; `deadlines_kept_shed` is the share of answers that came before
+their deadline at twice the load, `turned_away_shed` the share of requests that got none,
+`scored_shed` the candidates scored on average; `..._anchor` likewise, and `fallbacks_anchor` the
+share of answers that are the anchor.
 """
 
 import argparse
@@ -38,6 +40,7 @@ from typing import Any, NamedTuple
 
 from peers.contenders import Worker, busy_seconds
 from serving_load import overload
+from serving_load.client import a_talk
 from serving_load.overload import quantile
 from serving_load.process import ServerProcess, cores, cpu_seconds, write_policy
 
@@ -89,6 +92,8 @@ class Bench:
         self.servers = servers
         self.clients = Worker("serving_load.client", here=True, cores=cores())
         self.bare = Worker("deciders.worker", "gemrl_fast", here=True, cores=cores())
+        talk = (part.hex() for part in a_talk(servers["main"].port, DIMENSIONS))
+        self.echo = Worker("serving_load.echo", *talk, here=True, cores=cores())
         self.turns: dict[Case, list[Turn]] = defaultdict(list)
 
     def ask(self, server: str, **order: Any) -> dict[str, Any]:
@@ -108,6 +113,9 @@ class Bench:
         server, way = ("unbatched", "ws") if case.way == "unbatched" else ("main", case.way)
         order = {"kind": way, "clients": case.clients, "seconds": seconds}
         pid = self.servers[server].process.pid
+        if case.way == "echo":
+            order |= {"kind": "ws", "port": self.echo.said["port"]}
+            pid = self.echo.process.pid
         before = cpu_seconds(pid)
         answer = self.ask(server, **order, fields={"knobs": {"n": case.n}})
         worked = (cpu_seconds(pid) - before) / answer["answers"]
@@ -131,8 +139,8 @@ class Bench:
 
     def close(self) -> None:
         """End the clients."""
-        self.clients.close()
-        self.bare.close()
+        for worker in (self.clients, self.bare, self.echo):
+            worker.close()
 
 
 def cases() -> list[Case]:
@@ -143,6 +151,7 @@ def cases() -> list[Case]:
         found += [Case(n, way, clients) for way in ("ws", "http") for clients in CLIENTS[1:]]
         if n == BATCHED_AT:
             found.insert(-3, Case(n, "unbatched", max(CLIENTS)))
+    found.insert(2, Case(0, "echo", 1))
     return found
 
 
@@ -178,6 +187,8 @@ def ratios(bench: Bench) -> dict[str, float]:
     for way in ("ws", "library", "http"):
         for n in BUDGETS:
             found[f"{way}_added_ms_one_client_n{n}"] = round(bench.added_ms(n, way), 4)
+    echoes = [statistics.median(turn.waits) for turn in bench.turns[Case(0, "echo", 1)]]
+    found["echo_ms_one_client"] = round(1e3 * statistics.median(echoes), 4)
     most, n = max(CLIENTS), BATCHED_AT
     served, bare = Case(n, "ws", most), Case(n, "bare", 1)
     unbatched, http = Case(n, "unbatched", most), Case(n, "http", most)
@@ -224,7 +235,7 @@ def main() -> None:
 
 def own_seconds(bench: Bench) -> float:
     """What the benchmark's processes have worked so far, in seconds of a core."""
-    workers = [bench.clients, bench.bare, *bench.servers.values()]
+    workers = [bench.clients, bench.bare, bench.echo, *bench.servers.values()]
     return time.process_time() + sum(cpu_seconds(worker.process.pid) for worker in workers)
 
 

@@ -48,10 +48,11 @@ class Worker:
             text=True,
         )
         self.cores = cores
-        answer = self._answer()
-        if "missing" in answer:
+        self.said = self._answer()
+        """Its first line."""
+        if "missing" in self.said:
             self.close()
-            raise Missing(answer["missing"])
+            raise Missing(self.said["missing"])
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout

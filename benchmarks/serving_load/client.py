@@ -72,6 +72,16 @@ async def one_after_another(order: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": waits, "refused": refused, "answers": number, "own_seconds": cpu / number}
 
 
+def a_talk(port: int, dimensions: int) -> tuple[bytes, bytes]:
+    """What a server says to a client that comes, and its answer to a request."""
+    from websockets.sync.client import connect
+
+    with connect(f"ws://127.0.0.1:{port}", compression=None, max_size=None) as line:
+        hello = line.recv(decode=False)
+        line.send(packed(states(dimensions)[0], {"seed": 0}))
+        return hello, line.recv(decode=False)
+
+
 async def by_the_library(order: dict[str, Any]) -> dict[str, Any]:
     """The same with the package `websockets`, as a robot's program would have it."""
     from websockets.asyncio.client import connect
