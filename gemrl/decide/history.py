@@ -52,7 +52,7 @@ class History:
         self._to_go = np.broadcast_to(_finite("target_return", target, rows), (rows,)).copy()
         self._number = np.zeros(rows, np.int64)
         # Places before the first step hold what the scaler makes zeros of, as in training.
-        blank = context_spec(self._spec, self._context).obs_mean
+        blank = policy.input_spec.obs_mean
         self._past = np.tile(blank.reshape(self._context.length, -1), (rows, 1, 1))
 
     def __len__(self) -> int:
@@ -79,9 +79,10 @@ class History:
         """
         seen, done = self._rows(obs), self._actions(action)
         fallen = 0.0 if reward is None else _finite("reward", reward, len(self))
+        left = _finite("what is left to ask for after the reward", self.to_go - fallen, len(self))
         self._past = np.concatenate([self._past[:, 1:], self._step(seen, done)], axis=1)
         self._number += 1
-        self.to_go = self.to_go - fallen
+        self._to_go = left
 
     def contexts(self, obs: Any) -> np.ndarray:
         """The packed context [E, K x step] of a decision at the present observations."""
@@ -206,8 +207,11 @@ def _finite(name: str, value: Any, rows: int) -> np.ndarray:
         given = np.asarray(value, np.float64)
     except (TypeError, ValueError) as error:
         raise KnobError(f"{name} = {value!r}: must be numbers ({error})") from error
-    if given.shape not in ((), (rows,)) or not np.isfinite(given).all():
+    # Networks see 32 bits of it.
+    finite = bool((np.abs(given) <= np.finfo(np.float32).max).all())
+    if given.shape not in ((), (rows,)) or not finite:
         raise KnobError(
-            f"{name} = {value!r}: must be a finite number, or an array of {rows}, one an episode"
+            f"{name} = {value!r}: must be a finite number of usual size, or an array of {rows}, "
+            "one an episode"
         )
     return given

@@ -189,6 +189,9 @@ def test_a_policy_that_looks_back_is_exported_with_contexts_for_observations(nam
         actions.append(made)
         history.add(obs, decision.action, np.arange(3.0))
     assert np.ptp(actions, axis=0).min() > 1e-3
+    golden = np.array(about["golden"]["observation"]).reshape(4, 4, -1)
+    assert sorted(golden[:, :, -1].sum(axis=1)) == [1, 2, 3, 4]
+    assert len(np.unique(golden[:, :, 0])) > 6
     told = about["history"]
     assert (told["steps"], told["target_return"]) == (4, 1.0)
     assert sum(part["size"] for part in told["step"]) * 4 == about["observation"]["size"]

@@ -1,6 +1,7 @@
 """A real server with other methods' policies: samplers, no density, no critics."""
 
 import logging
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +18,7 @@ from gemrl.deploy.serve.decider import Job
 from gemrl.deploy.serve.histories import Histories
 from gemrl.deploy.serve.log import LogConfig
 from gemrl.deploy.serve.replay import replay
-from gemrl.errors import RequestError
+from gemrl.errors import ConfigError, KnobError, RequestError
 
 # A size that no other test has, so that none meets a program that was compiled in a hurry.
 OBS_DIM = 7
@@ -211,11 +212,67 @@ def test_what_a_policy_that_looks_back_cannot_know_is_a_typed_error(looking_back
         ({"observation": [obs], "reward": 1.0}, "there was none"),
         ({"observation": [obs, obs], "t": [0, 2]}, "one by one"),
         ({"observation": obs, "target_return": True}, "finite number"),
+        ({"observation": obs, "target_return": 10**400}, "finite number"),
+        ({"observation": obs, "target_return": float("1e39")}, "target_return"),
+        ({"observation": obs, "episode": "c", "reward": -1e308}, "reward"),
     ]:
         status, _, answer = ask(server, **request)
-        assert (status, answer["error"]["type"]) == (400, "RequestError"), request
+        assert status == 400, request
+        assert answer["error"]["type"] in ("RequestError", "KnobError")
         assert said in answer["error"]["message"]
+    # None of it counted, nor does one that came too late.
+    assert ask(server, observation=obs, episode="c", t=1, deadline_ms=1e-6)[0] == 503
     assert ask(server, observation=obs, episode="c", reward=1.0)[2]["t"] == 1
+
+
+def test_a_client_that_has_not_got_its_answer_sends_the_step_again(looking_back, states):
+    policy, server = looking_back
+    history = gemrl.History(policy)
+    with talking(server) as say:
+        for step, obs in enumerate(states[:4]):
+            reward = {} if step == 0 else {"reward": 2.0}
+            wanted = policy.decide(obs, history=history).action.tolist()
+            for _ in range(2):
+                answer = say(observation=obs, episode="again", t=step, **reward)
+                assert answer["action"] == wanted
+            history.add(obs, wanted, 2.0)
+
+
+def test_steps_of_an_episode_are_decided_one_after_another(looking_back, states, monkeypatch):
+    policy, server = looking_back
+    decider, waits = server.service.engine.decider, threading.Event()
+    decide = decider.decide
+
+    def slowly(*args):
+        waits.wait(30)
+        return decide(*args)
+
+    monkeypatch.setattr(decider, "decide", slowly)
+    request = {"observation": states[0].tolist(), "episode": "at once"}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, server, **request, target_return=50)
+        while not server.service.reader.histories._asked:
+            time.sleep(0.001)
+        status, _, answer = ask(server, **request)
+        waits.set()
+        assert first.result()[0] == 200
+    assert (status, "wait for its answer" in answer["error"]["message"]) == (400, True)
+    history = gemrl.History(policy, target_return=50)
+    history.add(states[0], policy.decide(states[0], history=history).action, 1.0)
+    wanted = policy.decide(states[1], history=history).action.tolist()
+    again = ask(server, observation=states[1].tolist(), episode="at once", reward=1.0)[2]
+    assert (again["t"], again["action"]) == (1, wanted)
+
+
+def test_what_does_not_go_with_a_policy_that_looks_back_is_refused(looking_back, tmp_path):
+    policy, _ = looking_back
+    wide = random_method("bc", obs_dim=policy.input_spec.obs_dim)
+    with pytest.raises(ConfigError, match="looks at 1 steps"):
+        Server(policy, ServeConfig(port=0), shadow=wide)
+    with pytest.raises(ConfigError, match="redact"):
+        Server(policy, ServeConfig(port=0), log=LogConfig(tmp_path, redact=("action",)))
+    with pytest.raises(KnobError, match="--gates act"):
+        Server(policy, ServeConfig(port=0, gates="act"))
 
 
 def test_decisions_with_a_history_replay_and_are_shadowed(looking_back, states):
@@ -243,7 +300,7 @@ def test_the_least_recently_used_episode_is_forgotten_and_says_so(states):
     policy = random_method(LOOKING_BACK[0], obs_dim=OBS_DIM, context=3)
     histories = Histories(policy, most=2)
     for name in "abc":
-        history = histories.now(name, 0, None, None)
+        history = histories.now(name, None, None, None)
         histories.decided(name, history, states[0], policy.spec.action_middle)
     assert histories.forgotten == 1
     assert histories.now("c", 1, 0.5, None).steps == [1]

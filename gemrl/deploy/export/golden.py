@@ -80,9 +80,11 @@ def states_near_data(policy: Policy) -> np.ndarray:
     found = [history.contexts(drawn())]
     for _ in range(policy.context.length):
         actions = rng.uniform(spec.action_low, spec.action_high, (POOL, spec.action_dim))
-        history.add(drawn(), actions, np.zeros(POOL))
+        history.add(drawn(), actions, policy.context.return_scale * rng.standard_normal(POOL))
         found.append(history.contexts(drawn()))
-    return np.array([found[row % len(found)][row] for row in range(POOL)])
+    # Few of them are kept, the first ones where none is clearer: full, short and between.
+    lengths = np.linspace(policy.context.length, 0, KEPT).astype(int)
+    return np.array([found[lengths[row % KEPT]][row] for row in range(POOL)])
 
 
 def golden(

@@ -27,7 +27,6 @@ from gemrl.deploy.export.verify import (
     verify,
 )
 from gemrl.errors import BundleError, ConfigError, GemrlError, KnobError
-from gemrl.learn.spec import Spec
 from gemrl.methods.context import Context
 
 UNITS = "environment units"
@@ -154,7 +153,7 @@ def _about(policy: Policy, knobs: Knobs) -> dict[str, Any]:
             "mean": spec.obs_mean.tolist(),
             "std": spec.obs_std.tolist(),
         },
-        "history": None if policy.context is None else _history(policy.context, policy.spec),
+        "history": None if policy.context is None else _history(policy, policy.context),
         "action": {
             "size": spec.action_dim,
             "units": UNITS,
@@ -165,13 +164,14 @@ def _about(policy: Policy, knobs: Knobs) -> dict[str, Any]:
     }
 
 
-def _history(context: Context, spec: Spec) -> dict[str, Any]:
+def _history(policy: Policy, context: Context) -> dict[str, Any]:
     """How the context of a policy that looks back is made; all in environment units."""
+    spec, names = policy.spec, _names(policy.bundle.manifest, "observations", policy.spec.obs_dim)
     return {
         "steps": context.length,
         "step": [
             {"name": "to_go", "size": 1, "meaning": "what is asked for from the step on"},
-            {"name": "observation", "size": spec.obs_dim},
+            {"name": "observation", "size": spec.obs_dim, "names": names},
             {"name": "action", "size": spec.action_dim, "meaning": "anything in the last step"},
             {"name": "number", "size": 1, "meaning": "the step's place in its episode, from 0"},
             {"name": "present", "size": 1, "meaning": "1"},

@@ -130,8 +130,10 @@ export class KnobPanel {
     this.schedule = make("div", { className: "twos" }, controls.start.element, controls.horizon.element);
     const limited = make("p", { className: "muted", hidden: !this.meta.compiled, textContent:
       "This server decides with compiled programs, for the N, k_smooth and words of its profiles alone. For policies that the fast backend decides all are free." });
+    const first = make("p", { className: "muted", hidden: !this.meta.history, textContent:
+      "This policy looks back at an episode's steps. Here a state counts as the first of an episode." });
     container.append(
-      limited,
+      limited, first,
       make("div", { className: "twos" }, this.profile.element, make("div", { className: "control end" }, this.reset)),
       controls.n.element, controls.lam.element, controls.wp.element, schedule, this.schedule, controls.t.element,
       controls.k_smooth.element,

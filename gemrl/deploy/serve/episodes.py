@@ -16,17 +16,13 @@ class Episodes:
 
     def step(self, episode: str, t: int | None = None) -> int:
         """The episode's present step: `t` where the client says it, else the count so far."""
-        now = self.next_of(episode) if t is None else t
+        now = self.next.pop(episode, 0) if t is None else t
         self.next.pop(episode, None)
         self.next[episode] = min(now + 1, 2**31 - 1)
         if len(self.next) > self.most:
             self.next.popitem(last=False)
             self.forgotten += 1
         return now
-
-    def next_of(self, episode: str) -> int:
-        """The step that would be counted next."""
-        return self.next.get(episode, 0)
 
     def give_back(self, episode: str, t: int) -> None:
         """Step `t` was counted, and no action came of it."""

@@ -9,14 +9,16 @@ from gemrl.decide.history import History
 from gemrl.decide.policy import Policy
 from gemrl.errors import RequestError
 
-# An entry takes the numbers of a context: some kilobytes.
+# Of episodes, and of memory for what they have seen.
 MOST = 10_000
+MEMORY_BYTES = 256 * 2**20
 
 
 class Step(NamedTuple):
     """An episode with what was decided in it last, whose reward is not known yet."""
 
     history: History
+    """Before the step."""
     obs: np.ndarray
     action: np.ndarray
 
@@ -24,14 +26,17 @@ class Step(NamedTuple):
 class Histories:
     """What each episode has seen and done. The least recently used of too many are forgotten.
 
-    Nothing changes before `decided` says that an action came of a request, so that one that was
-    turned away can be sent again.
+    An episode's steps are decided one after another, and none changes anything before an action
+    has come of it, so that a request that was turned away can be sent again.
     """
 
-    def __init__(self, policy: Policy, most: int = MOST) -> None:
+    def __init__(self, policy: Policy, most: int | None = None) -> None:
         self.policy = policy
-        self.most = most
+        of_one = policy.input_spec.obs_mean.nbytes
+        self.most = min(MOST, max(1, MEMORY_BYTES // of_one)) if most is None else most
         self._last: OrderedDict[str, Step] = OrderedDict()
+        self._asked: dict[str, History] = {}
+        """Of the episodes whose next step is being decided."""
         self.forgotten = 0
 
     def first(self, rows: int, t: Any, reward: Any, target: Any) -> History:
@@ -44,16 +49,23 @@ class Histories:
         _require_no(reward)
         return History(self.policy, rows, target)
 
-    def now(self, episode: str | None, t: Any, reward: Any, target: Any) -> History:
-        """The history at a request's step. An episode begins where it is unnamed, or at step 0."""
-        if episode is None or not t:
-            if t:
-                raise RequestError(f"t = {t}: which steps came before? Name the episode")
+    def now(self, episode: str | None, t: int | None, reward: Any, target: Any) -> History:
+        """The history at step `t`, by default the one after those that are known.
+
+        An episode begins where it is unnamed, new, or at step 0. The last step may come again, for
+        a client that has not got its answer.
+        """
+        if episode is None and t:
+            raise RequestError(f"t = {t}: which steps came before? Name the episode")
+        if episode in self._asked:
+            raise RequestError("a step of this episode is being decided: wait for its answer")
+        last = None if episode is None else self._last.get(episode)
+        known = 0 if last is None else int(last.history.steps[0]) + 1
+        t = known if t is None else t
+        if t == 0:
             _require_no(reward)
             return History(self.policy, target_return=target)
-        last = self._last.get(episode)
-        known = 0 if last is None else int(last.history.steps[0]) + 1
-        if last is None or t != known:
+        if last is None or t not in (known - 1, known):
             raise RequestError(
                 f"t = {t}: of this episode {known} steps are known, and a policy that looks back "
                 "needs all of them in order; begin again with t = 0 or another name"
@@ -61,11 +73,22 @@ class Histories:
         if target is not None:
             raise RequestError("target_return is asked for at an episode's first step")
         history = last.history.copy()
-        history.add(last.obs, last.action, reward)
+        if t == known:
+            history.add(last.obs, last.action, reward)
         return history
+
+    def ask(self, episode: str, history: History) -> None:
+        """The step after this history is to be decided."""
+        self._asked[episode] = history
+
+    def give_back(self, episode: str, history: History) -> None:
+        """No action came of it."""
+        if self._asked.get(episode) is history:
+            del self._asked[episode]
 
     def decided(self, episode: str, history: History, obs: np.ndarray, action: np.ndarray) -> None:
         """An action came of it."""
+        self.give_back(episode, history)
         self._last.pop(episode, None)
         self._last[episode] = Step(history, obs, action)
         if len(self._last) > self.most:

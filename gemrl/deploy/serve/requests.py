@@ -164,15 +164,16 @@ class Reader:
         counted = episode is not None and t is None
         history, obs = None, rows[0] if single else rows
         if self.histories is not None:
-            # Before the step counts: one that is refused here can be sent again.
             reward, target = (_number(name, fields.get(name)) for name in LOOKING_BACK)
-            if single:
-                at = self.episodes.next_of(episode) if episode is not None and t is None else t
-                history = self.histories.now(episode, at, reward, target)
-            else:
+            if isinstance(t, np.ndarray) or not single:
                 history = self.histories.first(len(rows), t, reward, target)
+            else:
+                history = self.histories.now(episode, t, reward, target)
             rows = history.contexts(obs)
-        if episode is not None:
+            if episode is not None:
+                self.histories.ask(episode, history)
+                t = int(history.steps[0])
+        elif episode is not None:
             t = self.episodes.step(episode, t if isinstance(t, int) else None)
         return Ask(
             rows=rows,
@@ -191,8 +192,13 @@ class Reader:
         )
 
     def give_back(self, ask: Ask) -> None:
-        """A step that was counted, and that no action came of."""
-        if ask.counted and ask.episode is not None and isinstance(ask.t, int):
+        """A step that no action came of."""
+        if ask.episode is None:
+            return
+        if self.histories is not None:
+            assert ask.history is not None
+            self.histories.give_back(ask.episode, ask.history)
+        elif ask.counted and isinstance(ask.t, int):
             self.episodes.give_back(ask.episode, ask.t)
 
     def remember(self, ask: Ask, action: np.ndarray) -> None:
@@ -365,9 +371,14 @@ def _truth(name: str, given: Any) -> bool:
 def _number(name: str, given: Any) -> float | None:
     if given is None:
         return None
-    if not isinstance(given, int | float) or isinstance(given, bool) or not math.isfinite(given):
-        raise RequestError(f"{name} = {str(given)[:64]}: must be a finite number")
-    return float(given)
+    try:
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            number = float(given)
+            if math.isfinite(number):
+                return number
+    except OverflowError:  # A whole number of any length.
+        pass
+    raise RequestError(f"{name} = {str(given)[:64]}: must be a finite number")
 
 
 def _episode(given: Any) -> str | None:

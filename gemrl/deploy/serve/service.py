@@ -64,6 +64,13 @@ class Service:
         self.spec, self.context = policy.spec, policy.context
         histories = None if policy.context is None else Histories(policy)
         self.states = _checked_states(states, policy)
+        if policy.context is not None:
+            _require_for_looking_back(policy, config, log)
+        if shadow is not None and _looks_back(shadow) != _looks_back(policy):
+            raise ConfigError(
+                f"--shadow: it looks at {_looks_back(shadow)} steps, and the policy that is "
+                f"served at {_looks_back(policy)}"
+            )
         self.policy = policy = seeing_contexts(policy)
         self.config = config
         self.knobs = policy.default_knobs if knobs is None else knobs
@@ -173,7 +180,8 @@ class Service:
                 return outcome, await asyncio.to_thread(self.answer, outcome)
             return outcome, self.answer(outcome)
         except asyncio.CancelledError:
-            self.leave(waiting)
+            if future.cancelled():  # Else it was decided already.
+                self.leave(waiting)
             raise
         finally:
             self.in_progress -= 1
@@ -323,6 +331,7 @@ class Service:
             "run": None if run is None else str(run.resolve()),
             "behavior": None if behavior is None else str(behavior.resolve()),
             "started": time.time(),
+            "history": None if self.context is None else self.context.length,
             "gates": None if self.gates is None else {"alpha": self.alpha},
             "guard": None
             if guard is None
@@ -388,6 +397,22 @@ def _gates(
     if config.gates != "act":
         return found, None
     return found, Guard(policy, found, alpha, config.ladder)
+
+
+def _looks_back(policy: Policy) -> int:
+    """Steps that a decision looks at."""
+    return 1 if policy.context is None else policy.context.length
+
+
+def _require_for_looking_back(policy: Policy, config: ServeConfig, log: LogConfig | None) -> None:
+    """Refuse what needs states one by one, and a log that would tell what it shall not."""
+    if config.gates in ("flag", "act"):
+        policy.require_no_context(f"--gates {config.gates}")
+    if log is not None and "action" in log.redact and "observation" not in log.redact:
+        raise ConfigError(
+            "--redact action: what this policy observes has the actions before it; redact "
+            "observation too"
+        )
 
 
 def _checked_states(states: Dataset | None, policy: Policy) -> Dataset | None:
