@@ -9,7 +9,10 @@ import jax
 import numpy as np
 import pytest
 from asking import ask, talking
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from random_networks import LOOKING_BACK, quickly_compiled, random_method, random_states, saved
+from strange_inputs import SCALARS
 
 import gemrl
 from gemrl.decide.search import Deadlines
@@ -18,7 +21,8 @@ from gemrl.deploy.serve.decider import Job
 from gemrl.deploy.serve.histories import Histories
 from gemrl.deploy.serve.log import LogConfig
 from gemrl.deploy.serve.replay import replay
-from gemrl.errors import ConfigError, KnobError, RequestError
+from gemrl.deploy.serve.requests import Reader
+from gemrl.errors import ConfigError, GemrlError, KnobError, RequestError
 
 # A size that no other test has, so that none meets a program that was compiled in a hurry.
 OBS_DIM = 7
@@ -306,3 +310,50 @@ def test_the_least_recently_used_episode_is_forgotten_and_says_so(states):
     assert histories.now("c", 1, 0.5, None).steps == [1]
     with pytest.raises(RequestError, match="0 steps are known"):
         histories.now("a", 1, 0.5, None)
+
+
+THIS = random_method(LOOKING_BACK[0], obs_dim=OBS_DIM, context=3)
+ODD = SCALARS | st.integers(-(10**400), 10**400) | st.lists(SCALARS, max_size=2)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "episode": st.sampled_from("ab") | SCALARS,
+                "t": st.integers(0, 3) | SCALARS,
+                "reward": st.floats(-2, 2) | ODD,
+                "target_return": st.floats(-2, 2) | ODD,
+            },
+        ),
+        max_size=8,
+    ),
+    st.data(),
+)
+def test_whatever_an_episode_is_said_to_be_contexts_are_finite_or_the_error_is_typed(sent, data):
+    reader = Reader(
+        OBS_DIM,
+        THIS.default_knobs,
+        {},
+        ServeConfig(port=0).limits,
+        None,
+        None,
+        THIS.require_models,
+        Histories(THIS),
+    )
+    for request in sent:
+        before = {name: id(step) for name, step in reader.histories._last.items()}
+        try:
+            found = reader.read({"observation": THIS.spec.obs_mean, **request}, "websocket")
+        except GemrlError:
+            assert {name: id(step) for name, step in reader.histories._last.items()} == before
+            continue
+        assert np.isfinite(found.rows).all()
+        assert found.rows.shape == (1, THIS.input_spec.obs_dim)
+        if data.draw(st.booleans()):
+            reader.remember(found, THIS.spec.action_middle)
+        else:
+            reader.give_back(found)
+        assert reader.histories._asked == {}
