@@ -180,6 +180,7 @@ def soak(seconds: float, folder: Path) -> dict[str, Any]:
         },
         "threads": {"before": before.threads, "after": after.threads},
         "server_errors": errors,
+        "exit_code": code,
         "replayed": again,
         "said": [line.strip() for line in server.said if "serving" not in line][-5:],
         "broken": [name for name, is_broken in broken.items() if is_broken],

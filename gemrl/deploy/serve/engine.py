@@ -25,7 +25,7 @@ from gemrl.errors import OverloadError
 # What passes between a decision and its answer on the wire, beside the measured cost.
 REPLY_SECONDS = 1e-3
 # The client's clock runs while the request waits to be read, too: longer where more wait.
-REPLY_SHARE = 0.25
+REPLY_SHARE = 0.45
 # How often the event loop's lag is looked at, and how much of it is kept from look to look.
 BEAT_SECONDS = 0.005
 LAG_KEPT = 0.9
