@@ -271,8 +271,13 @@ def test_steps_of_an_episode_are_decided_one_after_another(looking_back, states,
 def test_what_does_not_go_with_a_policy_that_looks_back_is_refused(looking_back, tmp_path):
     policy, _ = looking_back
     wide = random_method("bc", obs_dim=policy.input_spec.obs_dim)
-    with pytest.raises(ConfigError, match="looks at 1 steps"):
+    with pytest.raises(ConfigError, match="its context has 0 steps"):
         Server(policy, ServeConfig(port=0), shadow=wide)
+    # Even one that sees as many numbers as a context of a single step has.
+    short = random_method(LOOKING_BACK[0], obs_dim=OBS_DIM, context=1)
+    as_wide = random_method("bc", obs_dim=short.input_spec.obs_dim)
+    with pytest.raises(ConfigError, match="its context has 0 steps"):
+        Server(short, ServeConfig(port=0), shadow=as_wide)
     with pytest.raises(ConfigError, match="redact"):
         Server(policy, ServeConfig(port=0), log=LogConfig(tmp_path, redact=("action",)))
     with pytest.raises(KnobError, match="--gates act"):

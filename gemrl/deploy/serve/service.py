@@ -68,8 +68,8 @@ class Service:
             _require_for_looking_back(policy, config, log)
         if shadow is not None and _looks_back(shadow) != _looks_back(policy):
             raise ConfigError(
-                f"--shadow: it looks at {_looks_back(shadow)} steps, and the policy that is "
-                f"served at {_looks_back(policy)}"
+                f"--shadow: its context has {_looks_back(shadow)} steps, and that of the policy "
+                f"that is served {_looks_back(policy)}"
             )
         self.policy = policy = seeing_contexts(policy)
         self.config = config
@@ -400,8 +400,8 @@ def _gates(
 
 
 def _looks_back(policy: Policy) -> int:
-    """Steps that a decision looks at."""
-    return 1 if policy.context is None else policy.context.length
+    """Steps of a decision's context; 0 where it has none."""
+    return 0 if policy.context is None else policy.context.length
 
 
 def _require_for_looking_back(policy: Policy, config: ServeConfig, log: LogConfig | None) -> None:
