@@ -1,6 +1,7 @@
 """Which rows a table is made of."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 
 from gemrl.data.tasks import TASKS, task_named
 from gemrl.decide.knobs import Cosine, Knobs
@@ -82,7 +83,7 @@ def suites_of(tasks: Sequence[str]) -> dict[str, list[str]]:
 
 def sweep_rows(rows: Iterable[Row], task: str) -> list[Row]:
     """GEM's validation rows of the sweep in which a task's knobs are chosen."""
-    found = pick(last_step(rows), task=task, protocol="validation")
+    found = pick(last_step(row for row in rows if row.task == task), protocol="validation")
     sizes = {row.knobs["n"] for row in found}
     allowed = [knobs.to_json() for n in sizes for knobs in sweep(task, n)]
     return [row for row in found if row.knobs in allowed]
@@ -110,4 +111,4 @@ def knobs_of(rows: Sequence[Row], protocol: str) -> KnobsOf:
     """How a task's knobs are had: `chosen` by validation rows, or the `paper`'s."""
     if protocol == "paper":
         return paper_knobs
-    return lambda task, n: chosen_knobs(rows, task, n)
+    return cache(partial(chosen_knobs, rows))

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ class Facts:
         """Candidates of the tables that hold N fixed."""
         return self.budget["n"]
 
-    @property
+    @cached_property
     def knobs_of(self) -> KnobsOf:
         """A task's knobs on test seeds."""
         return knobs_of(self.rows, self.budget["knobs"])
