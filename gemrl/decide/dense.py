@@ -15,9 +15,19 @@ import numpy as np
 from jaxtyping import Array
 
 from gemrl.decide.backend import seed_pairs
-from gemrl.decide.select import Scales, Scored, Shape, State, look, rank, score_candidates
+from gemrl.decide.select import (
+    Scales,
+    Scored,
+    Shape,
+    State,
+    look,
+    propose,
+    rank,
+    score_candidates,
+)
 from gemrl.learn.spec import Spec
 from gemrl.methods.protocol import Models
+from gemrl.methods.samplers import Sampler
 
 Tree = TypeVar("Tree")
 
@@ -39,7 +49,7 @@ class JaxBackend:
     ) -> dict[str, np.ndarray]:
         """All fields of the record, in one go."""
         return _in_blocks(
-            lambda part: _decide(self.models, self.scales, *part, shape=shape),
+            lambda rows, part: _decide(self.models, self.scales, rows, *part, shape=shape),
             (self.begin(obs, seeds), lam, wp),
             shape.candidates,
         )
@@ -59,7 +69,9 @@ class JaxBackend:
         run = partial(_score, source=shape.source, anchor=shape.anchor, count=count)
         first_of_all = np.int32(first)
         return _in_blocks(
-            lambda states: run(self.models, self.scales, states, first_of_all), begun, count
+            lambda rows, states: run(self.models, self.scales, rows, states, first_of_all),
+            begun,
+            count,
         )
 
     def rank(
@@ -74,7 +86,7 @@ class JaxBackend:
             np.pad(scored.log_support, ((0, 0), (0, missing))),
         )
         result = _in_blocks(
-            lambda part: _rank(self.scales, *part, np.int32(count), shape=shape),
+            lambda _, part: _rank(self.scales, *part, np.int32(count), shape=shape),
             (begun, filled, lam, wp),
             shape.candidates,
         )
@@ -97,30 +109,63 @@ def _look(models: Models, scales: Scales, obs: Array, pairs: Array) -> State:
 
 @partial(jax.jit, static_argnames="shape")
 def _decide(
-    models: Models, scales: Scales, states: State, lam: Array, wp: Array, shape: Shape
+    models: Models, scales: Scales, rows: Array, states: State, lam: Array, wp: Array, shape: Shape
 ) -> dict[str, Array]:
-    def one(state: State, lam: Array, wp: Array) -> dict[str, Array]:
-        scored = score_candidates(
-            models, scales, state, shape.source, shape.anchor, 0, shape.candidates
-        )
+    def one(state: State, candidates: Array, lam: Array, wp: Array) -> dict[str, Array]:
+        scored = score_candidates(models, scales, state, candidates)
         return rank(scales, state, scored, shape.candidates, lam, wp, shape)
 
-    return jax.vmap(one)(states, lam, wp)
+    candidates = _proposed(
+        models, scales, states, rows, 0, shape.source, shape.anchor, shape.candidates
+    )
+    return jax.vmap(one)(states, candidates, lam, wp)
 
 
 @partial(jax.jit, static_argnames=("source", "anchor", "count"))
 def _score(
     models: Models,
     scales: Scales,
+    rows: Array,
     states: State,
     first: Array,
     source: str,
     anchor: str,
     count: int,
 ) -> Scored:
-    return jax.vmap(
-        lambda state: score_candidates(models, scales, state, source, anchor, first, count)
-    )(states)
+    candidates = _proposed(models, scales, states, rows, first, source, anchor, count)
+    return jax.vmap(partial(score_candidates, models, scales))(states, candidates)
+
+
+def _proposed(
+    models: Models,
+    scales: Scales,
+    states: State,
+    rows: Array,
+    first: Array | int,
+    source: str,
+    anchor: str,
+    count: int,
+) -> Array:
+    """Candidates of each state: a mixture's together, a sampler's, whose networks make them, state
+    by state. A loop of one turn would be compiled into something that rounds otherwise, so its
+    length, `rows`, is no constant, and there is room for two.
+    """
+
+    def one(state: State) -> Array:
+        return propose(models, state, scales, source, anchor, first, count)
+
+    if not isinstance(models.actor, Sampler):
+        return jax.vmap(one)(states)
+
+    there = len(states.key)
+    if there == 1:
+        states = jax.tree.map(lambda x: jnp.concatenate([x, x]), states)
+
+    def put(row: Array, made: Array) -> Array:
+        return made.at[row].set(one(jax.tree.map(lambda x: x[row], states)))
+
+    nothing = jnp.zeros((max(2, there), count, len(scales.action_low)), jnp.float32)
+    return jax.lax.fori_loop(0, rows, put, nothing)[:there]
 
 
 @partial(jax.jit, static_argnames="shape")
@@ -139,19 +184,20 @@ def _rank(
     return jax.vmap(one)(states, scored, lam, wp)
 
 
-def _in_blocks(run: Callable[[Any], Tree], rows_of: Any, candidates: int) -> Tree:
-    """`run` on blocks of the rows of a tree, and its results as one."""
+def _in_blocks(run: Callable[[np.int32, Any], Tree], rows_of: Any, candidates: int) -> Tree:
+    """`run` on blocks of the rows of a tree, with their number, and its results as one."""
     rows = len(jax.tree.leaves(rows_of)[0])
     most = max(1, CANDIDATES_TOGETHER // candidates)
     blocks = -(-rows // most)
     size = min(most, _few_sizes(-(-rows // blocks)))
     if blocks == 1 and size == rows:
-        return jax.tree.map(np.asarray, run(rows_of))
+        return jax.tree.map(np.asarray, run(np.int32(size), rows_of))
     parts = []
     for start in range(0, rows, size):
         # The last block is filled up with the last row.
         taken = np.minimum(np.arange(start, start + size), rows - 1)
-        parts.append(run(jax.tree.map(lambda x, taken=taken: x[taken], rows_of)))
+        part = jax.tree.map(lambda x, taken=taken: x[taken], rows_of)
+        parts.append(run(np.int32(size), part))
     return jax.tree.map(lambda *xs: np.concatenate([np.asarray(x) for x in xs])[:rows], *parts)
 
 

@@ -61,7 +61,7 @@ class History:
     @property
     def to_go(self) -> np.ndarray:
         """[E] What is asked for from here on: the target less the rewards received."""
-        return self._to_go
+        return self._to_go.copy()
 
     @to_go.setter
     def to_go(self, value: Any) -> None:
@@ -70,7 +70,7 @@ class History:
     @property
     def steps(self) -> np.ndarray:
         """[E] How many steps were noted."""
-        return self._number
+        return self._number.copy()
 
     def add(self, obs: Any, action: Any, reward: Any = None) -> None:
         """Note a step: what was seen, what was done then, and what came of it.
@@ -81,7 +81,7 @@ class History:
         fallen = 0.0 if reward is None else _finite("reward", reward, len(self))
         left = _finite("what is left to ask for after the reward", self.to_go - fallen, len(self))
         self._past = np.concatenate([self._past[:, 1:], self._step(seen, done)], axis=1)
-        self._number += 1
+        self._number = self._number + 1
         self._to_go = left
 
     def contexts(self, obs: Any) -> np.ndarray:
@@ -94,8 +94,7 @@ class History:
     def copy(self) -> "History":
         """The same history, which goes its own way from here."""
         copied = object.__new__(History)
-        copied.__dict__.update(self.__dict__)
-        copied._number = self._number.copy()
+        copied.__dict__.update(self.__dict__)  # No array in it is ever written to.
         return copied
 
     def rows(self, episodes: np.ndarray) -> "History":
@@ -204,14 +203,15 @@ def _looks_not_back(method: str) -> str:
 def _finite(name: str, value: Any, rows: int) -> np.ndarray:
     """Numbers, one for all episodes or one for each."""
     try:
-        given = np.asarray(value, np.float64)
-    except (TypeError, ValueError) as error:
-        raise KnobError(f"{name} = {value!r}: must be numbers ({error})") from error
-    # Networks see 32 bits of it.
-    finite = bool((np.abs(given) <= np.finfo(np.float32).max).all())
+        given = np.asarray(value)
+    except ValueError:  # Lists of different lengths.
+        given = np.asarray(None)
+    # Networks see 32 bits of it; whole numbers beyond 64 bits are objects to NumPy.
+    finite = given.dtype.kind in "fiu" and bool((np.abs(given) <= np.finfo(np.float32).max).all())
     if given.shape not in ((), (rows,)) or not finite:
+        shown = "no number" if given.dtype.kind == "O" else f"{value!r:.64}"
         raise KnobError(
-            f"{name} = {value!r}: must be a finite number of usual size, or an array of {rows}, "
+            f"{name} = {shown}: must be a finite number of usual size, or an array of {rows}, "
             "one an episode"
         )
-    return given
+    return given.astype(np.float64)

@@ -113,7 +113,7 @@ class Policy:
         `knobs` may be a list with those of each row. `seed` decides the candidates: row i of a
         batch draws with `fold_in(key(seed), i)`, and an array of seeds gives each row what it would
         get alone; of shape [B, 2] it holds each row's seed and the i to draw as. With one backend
-        candidates are the same bit for bit whatever the batch, n and
+        candidates are the same bit for bit whatever the batch, and a mixture's also whatever n and
         chunk; values computed from them agree up to rounding. `t` is the episode's step, for a
         schedule of the support weight.
 

@@ -150,16 +150,9 @@ def _anchor(models: Models, state: State, scales: Scales, anchor: str) -> Float[
 
 
 def score_candidates(
-    models: Models,
-    scales: Scales,
-    state: State,
-    source: str,
-    anchor: str,
-    first: Int[Array, ""] | int,
-    count: int,
+    models: Models, scales: Scales, state: State, candidates: Float[Array, "c a"]
 ) -> Scored:
-    """Propose candidates at one state and evaluate critics and density at them."""
-    candidates = propose(models, state, scales, source, anchor, first, count)
+    """Evaluate critics and density at the candidates of one state."""
     return Scored(
         candidates,
         critic_values(models, scales, state.scaled, candidates),

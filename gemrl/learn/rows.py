@@ -1,5 +1,6 @@
 """Where minibatches come from: rows in memory or on disk, gathered a window ahead of training."""
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -158,10 +159,12 @@ def returns_to_go(data: Dataset | ShardedDataset) -> Float64[np.ndarray, " t"]:
     else:
         blocks = data.blocks(np.arange(len(data)), _REWARDS)
         rewards = np.concatenate([block.rewards for block in blocks])
-    so_far = np.cumsum(rewards, dtype=np.float64)
-    ends = np.append(data.episode_starts[1:], len(data)) - 1
-    lengths = np.diff(data.episode_starts, append=len(data))
-    return np.repeat(so_far[ends], lengths) - so_far + rewards
+    to_go = np.empty(len(rewards), np.float64)
+    # Each episode by itself: a difference of sums over the dataset would lose a small reward beside
+    # a large one of another episode.
+    for start, stop in itertools.pairwise([*data.episode_starts.tolist(), len(data)]):
+        to_go[start:stop] = np.cumsum(rewards[start:stop][::-1], dtype=np.float64)[::-1]
+    return to_go
 
 
 class Window(NamedTuple):

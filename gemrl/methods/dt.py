@@ -101,7 +101,10 @@ class DtConfig(PublishedConfig):
         self.require("dropout", 0 <= self.dropout < 1, "from 0 to below 1")
         self.require("weight_decay", self.weight_decay >= 0, "at least 0")
         self.require("clip", self.clip > 0, "above 0")
-        self.require("return_scale", self.return_scale > 0, "above 0")
+        # Networks see 32 bits of either.
+        self.require("return_scale", 1e-20 <= self.return_scale <= 1e20, "from 1e-20 to 1e20")
+        asked = self.target_return
+        self.require("target_return", asked is None or abs(asked) <= 1e20, "from -1e20 to 1e20")
 
     def optimizer(self) -> optax.GradientTransformation:
         """AdamW on clipped gradients, with a rate that grows at first."""

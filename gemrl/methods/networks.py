@@ -46,7 +46,9 @@ class Norm(eqx.Module):
     def __call__(self, x: Float[Array, "*b h"]) -> Float[Array, "*b h"]:
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + NORM_EPSILON) * self.scale + self.shift
+        # Divided by an infinite variance, units that overflow would pass for units that agree.
+        rate = jnp.where(jnp.isinf(variance), jnp.nan, jax.lax.rsqrt(variance + NORM_EPSILON))
+        return centred * rate * self.scale + self.shift
 
 
 def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> Float[Array, "..."]:

@@ -247,3 +247,13 @@ def test_a_proposal_that_is_not_known_is_refused():
     still = gemrl.Policy(dataclasses.replace(policy.bundle, models=models), "jax")
     with pytest.raises(BundleError, match="Still"):
         build(still, gemrl.Knobs(wp=0.0))
+
+
+@pytest.mark.parametrize("name", LOOKING_BACK)
+def test_a_context_whose_norms_overflow_gives_nan(name):
+    policy = random_method(name, obs_dim=OBS_DIM)
+    states = random_states(policy, 3, 10)
+    states[1] = 1e25
+    contexts = gemrl.History(policy, 3).contexts(states)
+    made = run(session_for(policy, policy.default_knobs), {"observation": contexts})
+    np.testing.assert_array_equal(np.isnan(made["action"]).all(axis=1), [False, True, False])

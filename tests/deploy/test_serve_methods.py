@@ -242,6 +242,18 @@ def test_a_client_that_has_not_got_its_answer_sends_the_step_again(looking_back,
             history.add(obs, wanted, 2.0)
 
 
+def test_a_step_sent_again_with_another_reward_or_state_is_refused(looking_back, states):
+    _, server = looking_back
+    first, second = states[0].tolist(), states[1].tolist()
+    assert ask(server, observation=first, episode="other")[0] == 200
+    sent = {"observation": second, "episode": "other", "t": 1, "reward": 1.0}
+    wanted = ask(server, **sent)[2]
+    for change in ({"reward": -500.0}, {"reward": None}, {"observation": first}):
+        status, _, answer = ask(server, **(sent | change))
+        assert (status, "as it was" in answer["error"]["message"]) == (400, True)
+    assert ask(server, **sent)[2]["action"] == wanted["action"]
+
+
 def test_steps_of_an_episode_are_decided_one_after_another(looking_back, states, monkeypatch):
     policy, server = looking_back
     decider, waits = server.service.engine.decider, threading.Event()
@@ -309,12 +321,13 @@ def test_the_least_recently_used_episode_is_forgotten_and_says_so(states):
     policy = random_method(LOOKING_BACK[0], obs_dim=OBS_DIM, context=3)
     histories = Histories(policy, most=2)
     for name in "abc":
-        history = histories.now(name, None, None, None)
+        history = histories.now(name, None, states[0], None, None)
+        histories.ask(name, history, None)
         histories.decided(name, history, states[0], policy.spec.action_middle)
     assert histories.forgotten == 1
-    assert histories.now("c", 1, 0.5, None).steps == [1]
+    assert histories.now("c", 1, states[0], 0.5, None).steps == [1]
     with pytest.raises(RequestError, match="0 steps are known"):
-        histories.now("a", 1, 0.5, None)
+        histories.now("a", 1, states[0], 0.5, None)
 
 
 THIS = random_method(LOOKING_BACK[0], obs_dim=OBS_DIM, context=3)

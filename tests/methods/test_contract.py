@@ -148,6 +148,7 @@ def test_a_batch_decides_what_each_state_gets_alone(policy, states):
     together = policy.decide(states, seed=np.arange(256, dtype=np.uint32))
     for row in range(4):
         alone = policy.decide(states[row], seed=row)
+        np.testing.assert_array_equal(alone.candidates, together.row(row).candidates)
         np.testing.assert_allclose(alone.action, together.row(row).action, atol=1e-5)
 
 

@@ -17,6 +17,7 @@ from gemrl.envs.maze2d import Maze2D
 from gemrl.errors import ConfigError, KnobError, ObservationError
 from gemrl.evaluate.rollouts import rollout
 from gemrl.learn.bundle import Bundle, config_to_json
+from gemrl.learn.rows import returns_to_go
 from gemrl.learn.spec import Spec, spec_of, unpack
 from gemrl.learn.train import rows_of
 from gemrl.methods import dt
@@ -33,7 +34,7 @@ UMAZE = "maze2d-umaze-v1"
 # Contexts in training
 
 
-def hand_made(lengths=(3, 1, 5)):
+def hand_made(lengths=(3, 1, 5), first_reward=1.0):
     """Episodes whose observations name the episode and the step; rewards 1, 2, 3, ..."""
     rows = sum(lengths)
     episode = np.repeat(np.arange(len(lengths)), lengths)
@@ -43,7 +44,7 @@ def hand_made(lengths=(3, 1, 5)):
     return gemrl.from_arrays(
         obs,
         np.stack([0.1 * step, 0.1 * episode], axis=1),
-        np.arange(1.0, rows + 1),
+        np.append(first_reward, np.arange(2.0, rows + 1)),
         ends,
         next_observations=obs,
     )
@@ -73,6 +74,11 @@ def test_returns_to_go_are_sums_of_the_tasks_own_rewards_to_the_episodes_end():
     # Rewards 1 2 3 | 4 | 5 6 7 8 9, whatever training makes of them for critics.
     expected = [6, 5, 3, 4, 35, 30, 24, 17, 9]
     np.testing.assert_allclose(steps.to_go[:, -1], np.array(expected) / 10, rtol=1e-6)
+
+
+def test_a_huge_reward_does_not_change_the_returns_to_go_of_other_episodes():
+    found = returns_to_go(hand_made(first_reward=1e20))
+    np.testing.assert_array_equal(found[3:], [4, 35, 30, 24, 17, 9])
 
 
 def test_a_context_holds_the_steps_up_to_its_row_and_never_crosses_the_episodes_start():
@@ -292,7 +298,16 @@ def test_published_settings_are_taken_for_their_tasks(task, scale, target):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"hidden": (8, 8)}, {"heads": 3}, {"context": 0}, {"target_return": "high"}]
+    "bad",
+    [
+        {"hidden": (8, 8)},
+        {"heads": 3},
+        {"context": 0},
+        {"target_return": "high"},
+        {"target_return": 1e300},
+        {"return_scale": 1e-50},
+        {"return_scale": 1e300},
+    ],
 )
 def test_settings_that_make_no_network_are_refused(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):
@@ -376,10 +391,10 @@ def test_episodes_that_step_together_decide_as_each_alone(policy):
         obs, reward = rng.normal(size=(2, OBS)), rng.normal(size=2)
         record = policy.decide(obs, history=together)
         turned = policy.decide(obs[[1, 0]], history=together.rows(np.array([1, 0])))
-        np.testing.assert_allclose(turned.action, record.action[[1, 0]], atol=1e-5)
+        np.testing.assert_array_equal(turned.action, record.action[[1, 0]])
         for row, history in enumerate(alone):
             decision = policy.decide(obs[row], history=history)
-            np.testing.assert_allclose(decision.action, record.action[row], atol=1e-5)
+            np.testing.assert_array_equal(decision.action, record.action[row])
             history.add(obs[row], record.action[row], reward[row])
         together.add(obs, record.action, reward)
 
@@ -404,8 +419,31 @@ def test_what_does_not_fit_a_history_is_refused(policy):
         history.add(STATE, [0.0, 0.0], np.nan)
     with pytest.raises(KnobError, match="target_return = 'high'"):
         gemrl.History(policy, target_return="high")
+    for bad in (10**400, 10**5000, True, b"5", [1.0, [2.0]]):
+        with pytest.raises(KnobError, match="target_return"):
+            gemrl.History(policy, target_return=bad)
+        with pytest.raises(KnobError, match="reward"):
+            history.add(STATE, [0.0, 0.0], bad)
     with pytest.raises(KnobError, match="of this very policy"):
         policy.decide(STATE, history=[STATE])
+
+
+def test_what_a_history_hands_out_is_not_its_own_memory(policy):
+    history = gemrl.History(policy, target_return=0.8)
+    other, steps = history.copy(), history.steps
+    other.to_go[0] = history.to_go[0] = np.nan
+    history.add(STATE, [0.0, 0.0], 0.5)
+    assert (steps[0], other.steps[0], history.steps[0]) == (0, 0, 1)
+    assert other.to_go == pytest.approx(0.8)
+    assert history.to_go == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("size", [1e25, -1e30])
+def test_a_state_or_return_so_large_that_norms_overflow_is_refused(policy, size):
+    with pytest.raises(ObservationError, match="not finite"):
+        policy.decide(STATE + np.float32(size))
+    with pytest.raises(ObservationError, match="not finite"):
+        policy.decide(STATE, history=gemrl.History(policy, target_return=size))
 
 
 def test_the_return_to_go_may_be_set_on_the_way_to_numbers_only(policy):

@@ -37,6 +37,7 @@ def norm(g: Builder, x: Value, layer: Norm) -> Value:
     require(layer, Norm)
     centred = g.add("Sub", x, g.add("ReduceMean", x, [1], keepdims=1))
     variance = g.add("ReduceMean", g.add("Mul", centred, centred), [1], keepdims=1)
+    variance = g.add("Where", g.add("IsInf", variance), math.nan, variance)
     unit = g.add("Div", centred, g.add("Sqrt", g.add("Add", variance, NORM_EPSILON)))
     return g.add("Add", g.add("Mul", unit, np.asarray(layer.scale)), np.asarray(layer.shift))
 

@@ -19,6 +19,8 @@ class Step(NamedTuple):
 
     history: History
     """Before the step."""
+    reward: float | None
+    """What the step before it brought, as its request said."""
     obs: np.ndarray
     action: np.ndarray
 
@@ -35,8 +37,8 @@ class Histories:
         of_one = policy.input_spec.obs_mean.nbytes
         self.most = min(MOST, max(1, MEMORY_BYTES // of_one)) if most is None else most
         self._last: OrderedDict[str, Step] = OrderedDict()
-        self._asked: dict[str, History] = {}
-        """Of the episodes whose next step is being decided."""
+        self._asked: dict[str, tuple[History, float | None]] = {}
+        """Of the episodes whose next step is being decided: what came before, and its reward."""
         self.forgotten = 0
 
     def first(self, rows: int, t: Any, reward: Any, target: Any) -> History:
@@ -49,11 +51,13 @@ class Histories:
         _require_no(reward)
         return History(self.policy, rows, target)
 
-    def now(self, episode: str | None, t: int | None, reward: Any, target: Any) -> History:
+    def now(
+        self, episode: str | None, t: int | None, obs: np.ndarray, reward: Any, target: Any
+    ) -> History:
         """The history at step `t`, by default the one after those that are known.
 
-        An episode begins where it is unnamed, new, or at step 0. The last step may come again, for
-        a client that has not got its answer.
+        An episode begins where it is unnamed, new, or at step 0. The last step may come again as
+        it was, for a client that has not got its answer.
         """
         if episode is None and t:
             raise RequestError(f"t = {t}: which steps came before? Name the episode")
@@ -75,25 +79,35 @@ class Histories:
         history = last.history.copy()
         if t == known:
             history.add(last.obs, last.action, reward)
+        elif reward != last.reward or not np.array_equal(obs, last.obs):
+            raise RequestError(
+                f"t = {t}: this step was decided with another observation or reward; send it again "
+                f"as it was, or the next one, t = {known}"
+            )
         return history
 
-    def ask(self, episode: str, history: History) -> None:
+    def ask(self, episode: str, history: History, reward: float | None) -> None:
         """The step after this history is to be decided."""
-        self._asked[episode] = history
+        self._asked[episode] = history, reward
 
     def give_back(self, episode: str, history: History) -> None:
         """No action came of it."""
-        if self._asked.get(episode) is history:
+        if self._is_asked(episode, history):
             del self._asked[episode]
 
     def decided(self, episode: str, history: History, obs: np.ndarray, action: np.ndarray) -> None:
-        """An action came of it."""
-        self.give_back(episode, history)
+        """An action came of it, unless it was given back before."""
+        if not self._is_asked(episode, history):
+            return
+        _, reward = self._asked.pop(episode)
         self._last.pop(episode, None)
-        self._last[episode] = Step(history, obs, action)
+        self._last[episode] = Step(history, reward, obs, action)
         if len(self._last) > self.most:
             self._last.popitem(last=False)
             self.forgotten += 1
+
+    def _is_asked(self, episode: str, history: History) -> bool:
+        return self._asked.get(episode, (None, None))[0] is history
 
 
 def _require_no(reward: Any) -> None:

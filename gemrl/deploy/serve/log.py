@@ -26,7 +26,10 @@ from gemrl.errors import ConfigError, DataError
 FORMAT = 1
 REDACTABLE = ("observation", "action", "episode")
 OF_A_DECISION = ("n_scored", "block", "chosen", "score", "wp", "audit", "gates", "rung")
+# Lines that wait for a slow disk, and the memory that those of single states may take; a number in
+# a line is an object and its place in a list.
 WAITING = 10_000
+WAITING_BYTES, NUMBER_BYTES = 256 * 2**20, 32
 PATTERN = "decisions-*.jsonl"
 # What this module names its files, by time, process and number: nothing else is ever removed.
 OWN_NAME = re.compile(r"decisions-\d{8}T\d{6}-\d+-\d{6}\.jsonl")
@@ -79,7 +82,9 @@ class DecisionLog:
         except OSError as error:
             raise ConfigError(f"cannot write a log in {config.folder}: {error.strerror}") from error
         self._retain()
-        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING)
+        of_one = NUMBER_BYTES * policy.input_spec.obs_dim
+        most = min(WAITING, max(1, WAITING_BYTES // of_one))
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(most)
         self._thread = threading.Thread(target=self._work, name="logging", daemon=True)
         self._thread.start()
 

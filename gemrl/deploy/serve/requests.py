@@ -168,10 +168,10 @@ class Reader:
             if isinstance(t, np.ndarray) or not single:
                 history = self.histories.first(len(rows), t, reward, target)
             else:
-                history = self.histories.now(episode, t, reward, target)
+                history = self.histories.now(episode, t, obs, reward, target)
             rows = history.contexts(obs)
             if episode is not None:
-                self.histories.ask(episode, history)
+                self.histories.ask(episode, history, reward)
                 t = int(history.steps[0])
         elif episode is not None:
             t = self.episodes.step(episode, t if isinstance(t, int) else None)
