@@ -14,7 +14,7 @@ def demo(out, *words):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-SMALL = ("--steps", "20", "--pretrain-steps", "20", "--data-steps", "3000", "--episodes", "2")
+SMALL = ("--steps", "20", "--pretrain-steps", "20", "--data-steps", "3000", "--episodes", "1")
 
 
 def test_demo_goes_from_data_to_report_and_a_second_run_reuses_everything(tmp_path):
@@ -36,7 +36,7 @@ def test_demo_goes_from_data_to_report_and_a_second_run_reuses_everything(tmp_pa
 
     rows = read_rows(out / "rows.jsonl")
     assert {row.protocol for row in rows} == {"validation", "test"}
-    assert sum(row.protocol == "test" for row in rows) == 7 * 2
+    assert sum(row.protocol == "test" for row in rows) == 7
     assert {row.data_origin for row in rows} == {"regenerated"}
     assert gemrl.load(out).method == "gem"
     assert gemrl.load(out / "baselines" / "iql").method == "iql"

@@ -84,7 +84,9 @@ def exact_scores(dimensions, states, record, lam, wp):
     return q.mean(0) - lam * q.std(0) + wp * z
 
 
-@pytest.mark.parametrize(("n", "count"), [(64, 1000), (1024, 40)])
+@pytest.mark.parametrize(
+    ("n", "count"), [(64, 200), (1024, 20), pytest.param(64, 1000, marks=pytest.mark.long)]
+)
 def test_scores_are_those_of_double_precision_and_the_winner_is_the_best(trained, n, count):
     dimensions, policy = trained
     states = many_states(dimensions, count)
