@@ -83,10 +83,12 @@ def render(facts: Facts) -> list[str | Table]:
     tasks = [
         task
         for task in tasks_of(row for name in methods for row in pick(rows, method=name))
-        if all(of_method(facts, task, name) for name in ("bc", "iql", "gem"))
+        if all(_of_method(rows, task, name, facts.n) for name in ("bc", "iql", "gem"))
     ]
     names = ["bc", "iql", *methods, "gem"]
-    found = {task: {name: of_method(facts, task, name) for name in names} for task in tasks}
+    found = {
+        task: {name: _of_method(rows, task, name, facts.n) for name in names} for task in tasks
+    }
     data = {record["task"]: record for record in facts.records.get(DATA, [])}
     lines = [
         (
@@ -107,15 +109,29 @@ def render(facts: Facts) -> list[str | Table]:
             ("task", DATA, *(TITLES[name] for name in names)),
             lines,
         ),
+        _below_both(found, {task: record["mean"] for task, record in data.items()}),
         _over_tasks(found, names),
     ]
 
 
-def of_method(facts: Facts, task: str, method: str) -> list[Row]:
+def _of_method(rows: Sequence[Row], task: str, method: str, n: int) -> list[Row]:
     """Test rows of a method's own deployment; GEM's with the knobs that were chosen."""
-    rows = last_step(facts.rows)
-    knobs = chosen_knobs(rows, task, facts.n) if method == "gem" else own_knobs(method)
+    knobs = chosen_knobs(rows, task, n) if method == "gem" else own_knobs(method)
     return pick(rows, task=task, method=method, knobs=knobs)
+
+
+def _below_both(found: dict[str, dict[str, list[Row]]], data: dict[str, float]) -> str:
+    """Which methods do worse than copying the data: a mistake of ours until shown otherwise."""
+    below = [
+        f"{TITLES[name]} on {task}"
+        for task, columns in found.items()
+        for name, rows in columns.items()
+        if task in data
+        and rows
+        and score_of(rows).mean < min(data[task], score_of(columns["bc"]).mean)
+    ]
+    words = ", ".join(below) or "none"
+    return f"Below both the data's own episodes and behaviour cloning: {words}."
 
 
 def _cell(rows: Sequence[Row], task: str, method: str) -> str:

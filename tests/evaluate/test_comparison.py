@@ -1,0 +1,64 @@
+"""The table of every method beside GEM, behaviour cloning and the data."""
+
+import pytest
+from made_rows import NONE, TASK, made_row
+
+from gemrl.decide.knobs import Knobs
+from gemrl.evaluate.reproduce import comparison
+from gemrl.evaluate.reproduce.document import Table
+from gemrl.evaluate.reproduce.select import sweep
+from gemrl.evaluate.reproduce.study import Facts
+
+CHOSEN = sweep(TASK, 1024)[3]
+RECORDS = {"data": [{"task": TASK, "episodes": 9, "mean": 20.0, "best": 90.0}]}
+
+
+def rows_of(method, *scores, knobs=None):
+    """A test row of each training seed."""
+    knobs = comparison.own_knobs(method) if knobs is None else knobs
+    return [made_row(score, knobs, method, seed) for seed, score in enumerate(scores)]
+
+
+ROWS = [
+    made_row(80.0, CHOSEN, protocol="validation"),
+    made_row(10.0, sweep(TASK, 1024)[0], protocol="validation"),
+    *rows_of("gem", 70.0, 90.0, knobs=CHOSEN),
+    *rows_of("gem", 1.0, 1.0, knobs=sweep(TASK, 1024)[0]),
+    *rows_of("iql", 40.0, 44.0, knobs=NONE),
+    *rows_of("bc", 10.0, 12.0, knobs=NONE),
+    *rows_of("td3bc", 15.0, 17.0),
+    *rows_of("cql", 9.0),
+    *rows_of("idql", 30.0, 34.0),
+    *rows_of("idql", 99.0, 99.0, knobs=Knobs(n=1, wp=0.0)),
+]
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return comparison.render(Facts(ROWS, RECORDS))
+
+
+@pytest.fixture(scope="module")
+def table(parts):
+    return next(part for part in parts if isinstance(part, Table))
+
+
+def test_each_method_stands_as_its_own_paper_deploys_it_and_gem_as_validation_chose(table):
+    (line,) = table.lines
+    found = dict(zip(table.headings, line, strict=True))
+    assert found["data"] == "20.0"
+    means = {"BC": "11.0", "IQL": "42.0", "TD3+BC": "16.0", "IDQL": "32.0", "GEM": "80.0"}
+    for name, mean in means.items():
+        assert found[name].startswith(mean), name
+    assert found["CQL"].startswith("9.0 (one seed)")
+
+
+def test_a_method_below_both_the_data_and_cloning_is_named(parts):
+    """TD3+BC is below the data alone, CQL below both."""
+    said = [part for part in parts if isinstance(part, str) and part.startswith("Below both")]
+    assert said == [f"Below both the data's own episodes and behaviour cloning: CQL on {TASK}."]
+
+
+def test_without_other_methods_there_is_no_such_table():
+    few = [row for row in ROWS if row.method in ("gem", "iql", "bc")]
+    assert comparison.render(Facts(few, RECORDS)) == []
