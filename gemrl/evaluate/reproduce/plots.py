@@ -81,7 +81,7 @@ def draw(
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda at, _: f"{0 if at < -0.5 else round(2**at):g}")
         )
-        axes.tick_params(axis="x", labelsize=7)
+        axes.tick_params(axis="x", labelsize=7, labelrotation=30)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
 
