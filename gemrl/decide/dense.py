@@ -54,6 +54,15 @@ class JaxBackend:
             shape.candidates,
         )
 
+    def planned_bytes(self, obs: np.ndarray, shape: Shape) -> int | None:
+        """Memory of a decision at one state as XLA plans it, where it says."""
+        begun, numbers = self.begin(obs[None], np.zeros((), np.uint32)), np.zeros(1, np.float32)
+        given = (self.models, self.scales, np.int32(1), begun, numbers, numbers)
+        plan = _decide.lower(*given, shape=shape).compile().memory_analysis()
+        if plan is None:
+            return None
+        return plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
+
     def begin(self, obs: np.ndarray, seeds: np.ndarray) -> State:
         """Each state's mixtures and key."""
         rows = len(obs)

@@ -60,8 +60,8 @@ class History:
 
     @property
     def to_go(self) -> np.ndarray:
-        """[E] What is asked for from here on: the target less the rewards received."""
-        return self._to_go.copy()
+        """[E] What is asked for from here on: the target less rewards received. Set it whole."""
+        return _to_read(self._to_go)
 
     @to_go.setter
     def to_go(self, value: Any) -> None:
@@ -70,7 +70,7 @@ class History:
     @property
     def steps(self) -> np.ndarray:
         """[E] How many steps were noted."""
-        return self._number.copy()
+        return _to_read(self._number)
 
     def add(self, obs: Any, action: Any, reward: Any = None) -> None:
         """Note a step: what was seen, what was done then, and what came of it.
@@ -198,6 +198,13 @@ def logged_inputs(policy: "Policy", data: "Dataset", rows: np.ndarray) -> np.nda
 
 def _looks_not_back(method: str) -> str:
     return f"history: a policy of method {method!r} looks at the present state alone; give it none"
+
+
+def _to_read(values: np.ndarray) -> np.ndarray:
+    """The same values, which cannot be written to: that would not reach the history."""
+    values = values.view()
+    values.flags.writeable = False
+    return values
 
 
 def _finite(name: str, value: Any, rows: int) -> np.ndarray:

@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from gemrl.decide import dense
 from gemrl.decide.backend import Shape
+from gemrl.decide.dense import JaxBackend
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
 from gemrl.errors import ConfigError
@@ -177,20 +177,10 @@ def growth(costs: Sequence[Cost]) -> list[Growth]:
 
 def _memory_mb(policy: Policy, knobs: Knobs) -> float | None:
     """Memory of one compiled decision, as XLA plans it."""
-    if policy.backend.name != "jax":
+    if not isinstance(policy.backend, JaxBackend):
         return None
-    shape = Shape.of(knobs)
-    scales = dense.scales_of(policy.input_spec)
-    states = policy.backend.begin(policy.input_spec.obs_mean[None], np.zeros((), np.uint32))
-    numbers = np.zeros(1, np.float32)
-    compiled = dense._decide.lower(
-        policy.models, scales, states, numbers, numbers, shape=shape
-    ).compile()
-    plan = compiled.memory_analysis()
-    if plan is None:
-        return None
-    total = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
-    return total / 1e6
+    planned = policy.backend.planned_bytes(policy.input_spec.obs_mean, Shape.of(knobs))
+    return None if planned is None else planned / 1e6
 
 
 def _parameters(policy: Policy) -> int:

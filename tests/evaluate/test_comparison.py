@@ -59,6 +59,11 @@ def test_a_method_below_both_the_data_and_cloning_is_named(parts):
     assert said == [f"Below both the data's own episodes and behaviour cloning: CQL on {TASK}."]
 
 
+def test_where_the_datas_returns_are_not_known_nothing_is_said_of_them():
+    parts = comparison.render(Facts(ROWS, {}))
+    assert not [part for part in parts if isinstance(part, str) and part.startswith("Below both")]
+
+
 def test_without_other_methods_there_is_no_such_table():
     few = [row for row in ROWS if row.method in ("gem", "iql", "bc")]
     assert comparison.render(Facts(few, RECORDS)) == []

@@ -431,7 +431,9 @@ def test_what_does_not_fit_a_history_is_refused(policy):
 def test_what_a_history_hands_out_is_not_its_own_memory(policy):
     history = gemrl.History(policy, target_return=0.8)
     other, steps = history.copy(), history.steps
-    other.to_go[0] = history.to_go[0] = np.nan
+    for handed_out in (other.to_go, steps):
+        with pytest.raises(ValueError, match="read-only"):
+            handed_out[0] = 7
     history.add(STATE, [0.0, 0.0], 0.5)
     assert (steps[0], other.steps[0], history.steps[0]) == (0, 0, 1)
     assert other.to_go == pytest.approx(0.8)

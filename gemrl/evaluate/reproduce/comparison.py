@@ -109,7 +109,7 @@ def render(facts: Facts) -> list[str | Table]:
             ("task", DATA, *(TITLES[name] for name in names)),
             lines,
         ),
-        _below_both(found, {task: record["mean"] for task, record in data.items()}),
+        *_below_both(found, {task: record["mean"] for task, record in data.items()}),
         _over_tasks(found, names),
     ]
 
@@ -120,18 +120,20 @@ def _of_method(rows: Sequence[Row], task: str, method: str, n: int) -> list[Row]
     return pick(rows, task=task, method=method, knobs=knobs)
 
 
-def _below_both(found: dict[str, dict[str, list[Row]]], data: dict[str, float]) -> str:
+def _below_both(found: dict[str, dict[str, list[Row]]], data: dict[str, float]) -> list[str]:
     """Which methods do worse than copying the data: a mistake of ours until shown otherwise."""
+    known = [task for task in found if task in data]
+    if not known:
+        return []
     below = [
         f"{TITLES[name]} on {task}"
-        for task, columns in found.items()
-        for name, rows in columns.items()
-        if task in data
-        and rows
-        and score_of(rows).mean < min(data[task], score_of(columns["bc"]).mean)
+        for task in known
+        for name, rows in found[task].items()
+        if rows and score_of(rows).mean < min(data[task], score_of(found[task]["bc"]).mean)
     ]
     words = ", ".join(below) or "none"
-    return f"Below both the data's own episodes and behaviour cloning: {words}."
+    where = "" if len(known) == len(found) else f", of {', '.join(known)}"
+    return [f"Below both the data's own episodes and behaviour cloning{where}: {words}."]
 
 
 def _cell(rows: Sequence[Row], task: str, method: str) -> str:
