@@ -10,7 +10,19 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from gemrl.evaluate.pictures import BLUE, GREEN, GREY, ORANGE, RED, plt
 
-COLORS = (BLUE, ORANGE, GREEN, RED, GREY, "#7c3aed", "#0e7490", "#a16207", "#be185d")
+COLORS = (
+    BLUE,
+    ORANGE,
+    GREEN,
+    RED,
+    GREY,
+    "#7c3aed",
+    "#0e7490",
+    "#a16207",
+    "#be185d",
+    "#65a30d",
+    "#1f2937",
+)
 
 Points = Sequence[tuple[float, float, float, float]]
 """Points of a curve: x, y and the ends of y's interval."""
