@@ -17,6 +17,8 @@ from gemrl.evaluate.cells import TRIES, Cell, run_cells
 from gemrl.evaluate.cluster import cluster
 from gemrl.evaluate.rows import read_rows
 
+# Ray puts its workers at a low priority, where other work on the machine would starve them.
+os.environ.setdefault("RAY_worker_niceness", "0")
 ray = pytest.importorskip("ray", reason="Ray is not installed: gemrl[cluster]")
 
 KNOBS = [gemrl.Knobs(n=4, wp=wp) for wp in (0.2, 0.5, 1.0)]
