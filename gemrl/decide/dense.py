@@ -1,8 +1,8 @@
 """The JAX backend: every candidate through every critic, a block of states at a time.
 
-What does not depend on candidates is evaluated state by state, so that the candidates are the same
-bit for bit whatever the batch. The rest goes in blocks that fill a matrix product and stay in
-cache, which also bounds the memory of a large batch.
+What does not depend on candidates, and what makes them where that is a network, is evaluated state
+by state, so that the candidates are the same bit for bit whatever the batch. The rest goes in
+blocks that fill a matrix product and stay in cache, which also bounds the memory of a large batch.
 """
 
 from collections.abc import Callable

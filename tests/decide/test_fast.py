@@ -85,7 +85,13 @@ def exact_scores(dimensions, states, record, lam, wp):
 
 
 @pytest.mark.parametrize(
-    ("n", "count"), [(64, 200), (1024, 20), pytest.param(64, 1000, marks=pytest.mark.long)]
+    ("n", "count"),
+    [
+        (64, 200),
+        (1024, 20),
+        pytest.param(64, 1000, marks=pytest.mark.long),
+        pytest.param(1024, 40, marks=pytest.mark.long),
+    ],
 )
 def test_scores_are_those_of_double_precision_and_the_winner_is_the_best(trained, n, count):
     dimensions, policy = trained

@@ -428,7 +428,7 @@ def test_what_does_not_fit_a_history_is_refused(policy):
         policy.decide(STATE, history=[STATE])
 
 
-def test_what_a_history_hands_out_is_not_its_own_memory(policy):
+def test_what_a_history_hands_out_cannot_be_written_to_and_does_not_change(policy):
     history = gemrl.History(policy, target_return=0.8)
     other, steps = history.copy(), history.steps
     for handed_out in (other.to_go, steps):

@@ -172,7 +172,11 @@ def _history(policy: Policy, context: Context) -> dict[str, Any]:
         "step": [
             {"name": "to_go", "size": 1, "meaning": "what is asked for from the step on"},
             {"name": "observation", "size": spec.obs_dim, "names": names},
-            {"name": "action", "size": spec.action_dim, "meaning": "in the last any in bounds"},
+            {
+                "name": "action",
+                "size": spec.action_dim,
+                "meaning": "in the last step any within bounds",
+            },
             {"name": "number", "size": 1, "meaning": "the step's place in its episode, from 0"},
             {"name": "present", "size": 1, "meaning": "1"},
         ],
