@@ -77,6 +77,9 @@ class ReproduceArgs(WhereArgs):
     """Methods to train and compare beside GEM, IQL and BC (scores and interface), or `all`."""
     method_steps: int | None = None
     """Updates of each training of these; by default as many as GEM's."""
+    gem: bool = True
+    """Train and evaluate GEM, IQL and BC. Without (scores and interface), of GEM its behaviour
+    density alone is trained, and the methods' rows join those that are there already."""
     data_steps: int | None = None
     """Transitions of a regenerated dataset; by default as many as the published one has."""
     out: Path = Path("runs/reproduce")
@@ -235,6 +238,7 @@ def reproduce(args: ReproduceArgs) -> None:
             data_steps=args.data_steps,
             methods=methods,
             method_steps=args.method_steps,
+            gem=args.gem,
         )
         study = Study(budget, args.out, runner_of(args))
         with said_on_success():

@@ -11,7 +11,7 @@ import gemrl
 from gemrl.data.tasks import TASKS
 from gemrl.evaluate.reproduce import REPRODUCTIONS
 from gemrl.evaluate.reproduce.document import write
-from gemrl.evaluate.reproduce.study import facts_of
+from gemrl.evaluate.reproduce.facts import facts_of
 
 ROOT = Path(__file__).parent.parent
 

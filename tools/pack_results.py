@@ -2,18 +2,29 @@
 
     python tools/pack_results.py runs/study [TASK ...]
 
-Without tasks, all that the study has rows of. Pages stay with the study: Markdown and plots are
-what docs/results shows.
+Without tasks, all that the study has rows of. A task's rows of a method and its records are
+replaced by the study's; what the study does not have stays, and the budget of docs/results is its
+own. Pages stay with the study: Markdown and plots are what docs/results shows.
 """
 
 import argparse
-import shutil
+import json
 from pathlib import Path
 
+from gemrl.data.storage import write_text
 from gemrl.evaluate.reproduce import REPRODUCTIONS, render
+from gemrl.evaluate.reproduce.study import STUDY, read_records
 from gemrl.evaluate.rows import pack_rows, read_rows
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+
+
+def add_records(file: Path, place: Path) -> None:
+    """Put a study's records in place of older ones of the same tasks, or of no task."""
+    new = read_records(file)
+    replaced = {record.get("task") for record in new}
+    kept = [record for record in read_records(place) if record.get("task") not in replaced]
+    write_text(place, "".join(json.dumps(record) + "\n" for record in kept + new))
 
 
 def main() -> None:
@@ -24,10 +35,13 @@ def main() -> None:
     args = parser.parse_args()
     for file in sorted((args.study / "rows").glob("*.jsonl")):
         if not args.tasks or file.stem in args.tasks:
-            pack_rows(RESULTS / "rows" / file.name, read_rows(file))
+            place, new = RESULTS / "rows" / file.name, list(read_rows(file))
+            methods = {row.method for row in new}
+            pack_rows(place, [row for row in read_rows(place) if row.method not in methods] + new)
     (RESULTS / "records").mkdir(parents=True, exist_ok=True)
     for file in sorted((args.study / "records").glob("*.jsonl")):
-        shutil.copyfile(file, RESULTS / "records" / file.name)
+        if file.stem != STUDY:
+            add_records(file, RESULTS / "records" / file.name)
     for old in RESULTS.glob("*.png"):
         old.unlink()
     for name in REPRODUCTIONS:

@@ -8,6 +8,7 @@ from gemrl.errors import TaskError
 
 Level = Literal["replay", "medium", "expert"]
 Goals = Literal["fixed", "play", "diverse"]
+DataScore = Literal["episodes", "rate", "success"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class Task:
     """Behaviour policies whose data the recipe joins, one after the other."""
     terminals_end: bool = True
     """Whether a terminal in the data ends its episode, or marks one of several rows at the goal."""
+    data_score: DataScore = "episodes"
+    """What of the data compares with an evaluation's return: its episodes' returns; the mean reward
+    over a horizon, where its episodes have other ends; or the share of episodes with a reward."""
     action_low: float = -1.0
     action_high: float = 1.0
 
@@ -132,6 +136,7 @@ def _maze2d(
         obs_dim=4,
         action_dim=2,
         steps_per_second=28_000,
+        data_score="rate",
         urls=_urls(f"maze2d/maze2d-{size}-sparse-v1.hdf5", copied=False),
         minari=f"D4RL/pointmaze/{size}-v2",
         minari_note="a million steps in PointMaze's frame, radius 0.45, goals in the observation",
@@ -170,6 +175,7 @@ def _antmaze(
         steps_per_second=3_000,
         rewards=RewardTransform(shift=-1.0),
         terminals_end=False,
+        data_score="success",
         lam=3.5,
         wp_end=0.2,
         training={"expectile": 0.9, "beta": 10.0},

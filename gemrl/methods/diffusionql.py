@@ -228,4 +228,5 @@ METHOD = Method(
     phases,
     models,
     deploy={"n": 50, "lam": 1.0, "wp": 0.0, "anchor": "none"},
+    heavy=True,
 )

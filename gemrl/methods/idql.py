@@ -142,4 +142,5 @@ METHOD = Method(
     phases,
     models,
     deploy={"n": 64, "lam": 1.0, "wp": 0.0, "anchor": "none"},
+    heavy=True,
 )

@@ -1,13 +1,15 @@
 """The table of every method beside GEM, behaviour cloning and the data."""
 
+import numpy as np
 import pytest
 from made_rows import NONE, TASK, made_row
 
+from gemrl import from_arrays
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.reproduce import comparison
 from gemrl.evaluate.reproduce.document import Table
+from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.select import sweep
-from gemrl.evaluate.reproduce.study import Facts
 
 CHOSEN = sweep(TASK, 1024)[3]
 RECORDS = {"data": [{"task": TASK, "episodes": 9, "mean": 20.0, "best": 90.0}]}
@@ -62,6 +64,40 @@ def test_a_method_below_both_the_data_and_cloning_is_named(parts):
 def test_where_the_datas_returns_are_not_known_nothing_is_said_of_them():
     parts = comparison.render(Facts(ROWS, {}))
     assert not [part for part in parts if isinstance(part, str) and part.startswith("Below both")]
+
+
+def test_a_task_without_rows_of_gem_shows_the_methods_that_it_has():
+    few = [row for row in ROWS if row.method in ("td3bc", "idql")]
+    parts = comparison.render(Facts(few, RECORDS))
+    (line,) = next(part for part in parts if isinstance(part, Table)).lines
+    assert line[1:4] == ("20.0", "–", "–")
+    assert line[-1] == "–"
+    assert not [part for part in parts if isinstance(part, str) and part.startswith("Below both")]
+
+
+def data_of(rewards, ends):
+    rows = len(rewards)
+    return from_arrays(
+        np.zeros((rows, 2)), np.zeros((rows, 1)), rewards, np.zeros(rows, bool), ends,
+        next_observations=np.zeros((rows, 2)),
+        action_low=-1.0, action_high=1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "wanted"),
+    [
+        # Two episodes with returns of 3 and 0, four steps in all.
+        ("hopper-medium-v2", 100 * (1.5 + 20.272305) / (3234.3 + 20.272305)),
+        ("maze2d-umaze-v1", 100 * (300 * 3 / 4 - 23.85) / (161.86 - 23.85)),
+        ("antmaze-umaze-v2", 50.0),
+    ],
+)
+def test_the_datas_own_score_is_what_compares_with_an_evaluation(task, wanted):
+    data = data_of(np.array([1.0, 2.0, 0.0, 0.0]), np.array([False, True, False, True]))
+    found = comparison.data_record(task, data)
+    assert found["mean"] == pytest.approx(wanted)
+    assert found["episodes"] == 2
 
 
 def test_without_other_methods_there_is_no_such_table():

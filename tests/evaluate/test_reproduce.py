@@ -4,16 +4,20 @@ import re
 import shutil
 from dataclasses import replace
 
+import jax
+import numpy as np
 import pytest
 
 from gemrl.cli import main
 from gemrl.data.tasks import TASKS
 from gemrl.decide.knobs import Cosine, Knobs
+from gemrl.decide.policy import load
 from gemrl.errors import ConfigError, DataError
 from gemrl.evaluate import tune
 from gemrl.evaluate.cells import here
 from gemrl.evaluate.reproduce import (
     REPRODUCTIONS,
+    interface,
     paper,
     render,
     reproduce,
@@ -22,9 +26,10 @@ from gemrl.evaluate.reproduce import (
     tuning,
 )
 from gemrl.evaluate.reproduce.document import Document, Table, write
+from gemrl.evaluate.reproduce.facts import Facts, facts_of
 from gemrl.evaluate.reproduce.lines import change, of_suite
 from gemrl.evaluate.reproduce.scores import best_step
-from gemrl.evaluate.reproduce.study import Budget, Facts, Study, facts_of
+from gemrl.evaluate.reproduce.study import Budget, Study
 from gemrl.evaluate.rows import Row, pack_rows, read_rows
 from gemrl.evaluate.tune.fqe import FqeConfig
 
@@ -55,6 +60,7 @@ def study(tmp_path_factory):
     few.setattr(scaling, "COUNTS", (0, 1, 8))
     few.setattr("gemrl.evaluate.reproduce.frontier.WEIGHTS", (0.0, 1.0))
     few.setattr(tuning, "WEIGHTS", (0.4, 1.0))
+    few.setattr(interface, "WEIGHTS", (0.0, 1.0))
     few.setattr(tuning, "BUDGET", tune.Budget(fits=2, fqe=FqeConfig(updates=5)))
     found = Study(SMALL, tmp_path_factory.mktemp("study"), here)
     reproduce(BY_ROWS, found)
@@ -95,6 +101,44 @@ def test_a_second_run_computes_nothing(study):
 
     reproduce(BY_ROWS, Study(SMALL, study.out, nobody))
     assert {p: p.read_bytes() for p in (study.out / "rows").iterdir()} == before
+
+
+@pytest.fixture(scope="module")
+def without_gem(study, tmp_path_factory):
+    """A method of its own, beside GEM's density alone."""
+    budget = replace(SMALL, gem=False, methods=("td3bc",), method_steps=8)
+    found = Study(budget, tmp_path_factory.mktemp("others"), here)
+    reproduce(["scores", "interface"], found)
+    return found
+
+
+def test_without_gem_the_density_is_trained_alone_and_is_the_one_of_its_whole_training(
+    study, without_gem
+):
+    runs = without_gem.out / "runs" / UMAZE
+    assert sorted(path.name for path in runs.iterdir()) == ["density", "td3bc"]
+    alone, whole = (load(s.density(UMAZE, 0)).models.behavior for s in (without_gem, study))
+    for ours, theirs in zip(jax.tree.leaves(alone), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_without_gem_methods_have_rows_of_both_rules_and_gem_has_none(without_gem):
+    rows = facts_of(without_gem.out).rows
+    assert {row.method for row in rows} == {"td3bc"}
+    tested = [row.knobs["n"] for row in rows if row.protocol == "test"]
+    assert {0, 4} == set(tested)
+    assert "TD3+BC" in (without_gem.out / "scores.md").read_text()
+    text = (without_gem.out / "interface.md").read_text()
+    assert f"| {UMAZE} | TD3+BC |" in text
+
+
+def test_the_interfaces_knobs_are_chosen_on_validation_rows_alone():
+    n = 64
+    best, *others = interface.settings(UMAZE, n)[2:]
+    seen = [replace(ROW, method="awac", protocol="validation", knobs=best.to_json(), score=9.0)]
+    seen += [replace(seen[0], knobs=each.to_json(), score=1.0) for each in others]
+    tests = [replace(row, protocol="test", score=100.0 - row.score) for row in seen]
+    assert interface.chosen([*seen, *tests], UMAZE, "awac", n) == best
 
 
 def test_other_settings_in_the_same_folder_are_refused(study):
@@ -163,6 +207,11 @@ def test_the_command_renders_committed_rows_without_a_simulator(study, tmp_path,
         (["reproduce", "scores", "--rows", ".", "--seeds", "9"], "--seeds does not go with --rows"),
         (["reproduce", "scores", "--data-steps", "0"], "data_steps = 0"),
         (["reproduce", "interface", "--methods", "dt"], "'dt', which has no critics"),
+        (
+            ["reproduce", "scaling", "--no-gem", "--methods", "td3bc"],
+            "reproduce scaling without GEM",
+        ),
+        (["reproduce", "scores", "--no-gem"], "at least one other method"),
         (["sweep"], "at least one run folder"),
     ],
 )

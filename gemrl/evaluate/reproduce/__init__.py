@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from gemrl.errors import ConfigError
 from gemrl.evaluate.reproduce import (
     ablations,
     frontier,
@@ -17,7 +18,8 @@ from gemrl.evaluate.reproduce import (
     tuning,
 )
 from gemrl.evaluate.reproduce.document import Document, write
-from gemrl.evaluate.reproduce.study import Facts, Plan, Study, facts_of
+from gemrl.evaluate.reproduce.facts import Facts, facts_of
+from gemrl.evaluate.reproduce.study import Plan, Study
 
 
 class Reproduction(NamedTuple):
@@ -46,8 +48,14 @@ REPRODUCTIONS: dict[str, Reproduction] = {
 }
 
 
+OTHERS = ("scores", "interface")
+"""Reproductions that have a part without GEM's own policies."""
+
+
 def reproduce(names: Sequence[str], study: Study) -> list[Path]:
     """Do all that is missing and write the documents; returns the files."""
+    if not study.budget.gem:
+        _require_without_gem(names)
     plan = Plan(study.budget, study.out)
     for name in names:
         if REPRODUCTIONS[name].by_cells:
@@ -65,3 +73,12 @@ def reproduce(names: Sequence[str], study: Study) -> list[Path]:
 def render(name: str, folder: Path, out: Path) -> list[Path]:
     """Write the document out of a folder's rows and records alone."""
     return write(REPRODUCTIONS[name].render(facts_of(folder)), out, name)
+
+
+def _require_without_gem(names: Sequence[str]) -> None:
+    """Refuse a reproduction that is about GEM's own decisions, before anything is trained."""
+    about_gem = [name for name in names if name not in OTHERS]
+    if about_gem:
+        raise ConfigError(
+            f"reproduce {about_gem[0]} without GEM: only {' and '.join(OTHERS)} have other methods"
+        )

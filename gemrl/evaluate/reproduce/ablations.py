@@ -6,6 +6,7 @@ from dataclasses import replace
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
+from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import (
     COLUMNS,
     Change,
@@ -16,7 +17,7 @@ from gemrl.evaluate.reproduce.lines import (
 )
 from gemrl.evaluate.reproduce.paper import columns, quoted
 from gemrl.evaluate.reproduce.select import KnobsOf, last_step, pick, suites_of
-from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.reproduce.study import Study
 
 VARIANTS: dict[str, dict[str, object]] = {
     "no_pw": {"wp": 0.0},

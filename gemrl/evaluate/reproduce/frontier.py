@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
+from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import COLUMNS, by_suite_and_task, label
 from gemrl.evaluate.reproduce.select import last_step, pick
-from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rows import Row
 
 WEIGHTS = (0.0, 0.1, 0.4, 1.0, 3.0)

@@ -1,74 +1,111 @@
 """`interface`: what GEM's decision rule does with other methods' weights.
 
-Each method with critics is executed twice, on the same starts and with the same weights: as its own
-paper deploys it, and by GEM's rule, with candidates of its own proposal, the lower confidence bound
-of its own critics, and support from GEM's behaviour density of the same training seed.
+Each method with critics is executed on the same starts and with the same weights: as its own paper
+deploys it, and by GEM's rule, with candidates of its own proposal, the lower confidence bound of
+its own critics, and support from GEM's behaviour density of the same training seed. GEM's rule has
+the paper's knobs of the suite, and those that validation seeds choose for the method.
 """
 
+from collections.abc import Sequence
+
+from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
-from gemrl.evaluate.choose import score_of
+from gemrl.evaluate.cells import Cell
+from gemrl.evaluate.choose import choose, score_of
 from gemrl.evaluate.reproduce.comparison import TITLES, WITHOUT_CRITICS, own_cell, own_knobs
 from gemrl.evaluate.reproduce.document import Document, Table
+from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import change, label
 from gemrl.evaluate.reproduce.select import last_step, paper_knobs, pick, tasks_of
-from gemrl.evaluate.reproduce.study import BASELINES, Facts, Study
+from gemrl.evaluate.reproduce.study import BASELINES, Study
+from gemrl.evaluate.rows import Row
 from gemrl.methods import METHODS
+
+WEIGHTS = (0.0, 0.1, 0.4, 1.0, 2.0)
+"""Constant w_p among which validation seeds choose, beside the paper's schedule."""
 
 
 def collect(study: Study) -> None:
-    """Every method with critics both ways, on test seeds."""
-    ours = dict.fromkeys(BASELINES, study.seeds) | study.others
-    study.evaluate(
-        cell
+    """Every method with critics by GEM's rule on validation seeds, then both ways on test seeds."""
+    ours = dict.fromkeys(BASELINES, study.seeds) if study.budget.gem else {}
+    policies = [
+        (task, method, seed)
         for task in study.budget.tasks
-        for method, seeds in ours.items()
+        for method, seeds in (ours | study.others).items()
         if method not in WITHOUT_CRITICS
         for seed in seeds
+    ]
+    n = study.budget.sweep_n
+    rows = study.evaluate(
+        _guided(study, *policy, knobs, "validation")
+        for policy in policies
+        for knobs in settings(policy[0], n)
+    )
+    study.evaluate(
+        cell
+        for task, method, seed in policies
         for cell in (
             own_cell(study, task, method, seed),
-            study.cell(
-                task,
-                method,
-                seed,
-                guided(task, study.budget.n),
-                density=study.policy(task, "gem", seed),
-            ),
+            _guided(study, task, method, seed, paper_knobs(task, n)),
+            _guided(study, task, method, seed, chosen(rows, task, method, n)),
         )
     )
 
 
-def guided(task: str, n: int) -> Knobs:
-    """The paper's knobs of the task's suite: chosen for no method."""
-    return paper_knobs(task, n)
+def _guided(
+    study: Study, task: str, method: str, seed: int, knobs: Knobs, protocol: str = "test"
+) -> Cell:
+    return study.cell(task, method, seed, knobs, protocol, density=study.density(task, seed))
+
+
+def settings(task: str, n: int) -> list[Knobs]:
+    """The knobs of GEM's rule among which validation seeds choose, at the suite's λ."""
+    lam = task_named(task).lam
+    return [paper_knobs(task, n), *(Knobs(n=n, lam=lam, wp=weight) for weight in WEIGHTS)]
+
+
+def chosen(rows: Sequence[Row], task: str, method: str, n: int) -> Knobs:
+    """The knobs that validation seeds choose for a method; the paper's where there are no rows."""
+    wanted = [knobs.to_json() for knobs in settings(task, n)]
+    found = pick(rows, task=task, method=method, protocol="validation")
+    found = [row for row in found if row.knobs in wanted]
+    return choose(found)[0].knobs if found else paper_knobs(task, n)
 
 
 def render(facts: Facts) -> Document:
     """Own deployment, GEM's and the difference, by method and task."""
-    rows = last_step(facts.rows)
+    rows, n = last_step(facts.rows), facts.budget["sweep_n"]
     document = Document("GEM's interface with other methods' weights")
     lines, used = [], []
     for task in tasks_of(rows):
         for method in METHODS:
-            own = pick(rows, task=task, method=method, knobs=own_knobs(method))
-            gems = pick(rows, task=task, method=method, knobs=guided(task, facts.n))
-            if method == "gem" or not own or not gems:
+            knobs = chosen(rows, task, method, n)
+            own, papers, best = (
+                pick(rows, task=task, method=method, knobs=each)
+                for each in (own_knobs(method), paper_knobs(task, n), knobs)
+            )
+            if method == "gem" or not own or not papers or not best:
                 continue
-            used += [*own, *gems]
-            changed = change(gems, own)
+            used += [*own, *papers, *best]
+            changed = change(best, own)
             violation = changed.audits[0]
-            line = [task, TITLES[method], own_knobs(method).describe()]
-            line += [str(score_of(own)), str(score_of(gems)), changed.cells[0]]
+            line = [task, TITLES[method], own_knobs(method).describe(), str(score_of(own))]
+            line += [str(score_of(papers)), _weight(knobs), str(score_of(best)), changed.cells[0]]
             line += ["–" if violation is None else f"{violation:+.4f}"]
-            lines.append((*line, str(len({row.train_seed for row in gems}))))
+            lines.append((*line, str(len({row.train_seed for row in best}))))
     if not lines:
         return document.add("No method beside GEM has rows of both deployments yet.")
     headings = (
-        "task", "method", "its own way", "own score", "GEM's interface", "difference",
-        "violation, difference", "training seeds",
+        "task", "method", "its own way", "own score", "GEM's rule, paper's knobs", "chosen w_p",
+        "GEM's rule, chosen", "chosen − own", "violation, chosen − own", "training seeds",
     )  # fmt: skip
     return document.add(
-        label(used, f"GEM's interface with the paper's knobs of the suite, N = {facts.n}"),
-        "The weights of a line are the same; differences are paired by start. Knobs were not "
-        "chosen for any method: the weight that suits one's critics need not suit another's.",
-        Table("Own deployment and GEM's, normalized scores on test seeds", headings, lines),
+        label(used, f"GEM's rule at the suite's λ, N = {n}"),
+        "The weights of a line are the same; differences are paired by start. `chosen w_p` is the "
+        "best of a few on validation seeds, for the method and the task.",
+        Table("Own deployment and GEM's rule, normalized scores on test seeds", headings, lines),
     )
+
+
+def _weight(knobs: Knobs) -> str:
+    return f"{knobs.wp:g}" if isinstance(knobs.wp, float) else "paper's"

@@ -9,6 +9,7 @@ from gemrl.decide.knobs import Cosine
 from gemrl.evaluate.bandit import score_by_budget
 from gemrl.evaluate.choose import Choice, by_setting, choose
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
+from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import label, of_task
 from gemrl.evaluate.reproduce.select import (
     KNOB_WORDS,
@@ -19,7 +20,7 @@ from gemrl.evaluate.reproduce.select import (
     sweep_rows,
     tasks_of,
 )
-from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import Estimate
 

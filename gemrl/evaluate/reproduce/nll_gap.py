@@ -8,9 +8,10 @@ import numpy as np
 from gemrl.data.dataset import Dataset
 from gemrl.decide.policy import Policy, load
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
+from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.mechanisms.reading import Record, over_seeds, pick, tasks_in
 from gemrl.evaluate.reproduce.paper import figures
-from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.learn.calibration import ROWS
 from gemrl.maths import audits
 from gemrl.maths.statistics import Estimate

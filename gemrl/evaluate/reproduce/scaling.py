@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
+from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import COLUMNS, Found, by_suite_and_task, label
 from gemrl.evaluate.reproduce.paper import columns
 from gemrl.evaluate.reproduce.select import KnobsOf, last_step, pick, tasks_of
-from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rows import Row
 
 COUNTS = (0, 1, 64, 1024, 2048)

@@ -9,6 +9,7 @@ from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.choose import score_of
 from gemrl.evaluate.reproduce import comparison
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
+from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import label, of_suite
 from gemrl.evaluate.reproduce.paper import GEM_UNIFIED, figures, quoted
 from gemrl.evaluate.reproduce.select import (
@@ -22,7 +23,7 @@ from gemrl.evaluate.reproduce.select import (
     sweep_rows,
     tasks_of,
 )
-from gemrl.evaluate.reproduce.study import BASELINES, Facts, Study
+from gemrl.evaluate.reproduce.study import BASELINES, Study
 from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import (
     Interval,
@@ -40,6 +41,13 @@ def collect(study: Study) -> None:
     """Baselines, GEM's anchor, and GEM with the paper's and the chosen knobs on test seeds; then
     the policies on the way, on validation seeds, and the best of them on test seeds.
     """
+    if study.budget.gem:
+        _collect_three(study)
+    comparison.collect(study)
+
+
+def _collect_three(study: Study) -> None:
+    """Baselines and GEM; then the policies on the way."""
     chosen, n = study.chosen(), study.budget.n
     study.evaluate(
         study.cell(task, method, seed, knobs)
@@ -53,7 +61,6 @@ def collect(study: Study) -> None:
         for seed in study.seeds
     )
     _collect_best(study, chosen)
-    comparison.collect(study)
 
 
 def _collect_best(study: Study, knobs_of: KnobsOf) -> None:
@@ -106,7 +113,9 @@ def render(facts: Facts) -> Document:
     tasks = [t for t in tasks_of(pick(rows)) if sweep_rows(rows, t) and _columns(rows, t, facts.n)]
     document = Document("Scores")
     if not tasks:
-        return document.add("No task has rows of every column yet.")
+        return document.add(
+            "No task has rows of GEM, IQL and BC in every column yet.", *comparison.render(facts)
+        )
     found = {task: _columns(rows, task, facts.n) for task in tasks}
     used = [row for columns in found.values() for group in columns.values() for row in group]
     names = list(next(iter(found.values())))

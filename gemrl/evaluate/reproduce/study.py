@@ -2,9 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,15 @@ from gemrl.data.dataset import Dataset
 from gemrl.data.recipes import make_dataset
 from gemrl.data.storage import genuine_path, regenerated_path, write_text
 from gemrl.data.tasks import Task, task_named
-from gemrl.errors import ConfigError, DataError, GemrlError
+from gemrl.errors import ConfigError, DataError
 from gemrl.evaluate.cells import Cell, Runner, run_cells
 from gemrl.evaluate.reproduce.select import (
-    KNOB_WORDS,
     KnobsOf,
     knobs_of,
-    last_step,
     paper_knobs,
-    pick,
     sweep,
-    sweep_rows,
-    tasks_of,
 )
-from gemrl.evaluate.rows import PROTOCOLS, Row, read_rows
+from gemrl.evaluate.rows import Row
 from gemrl.evaluate.workers import processes
 from gemrl.learn.bundle import MANIFEST, config_to_json, load_bundle, load_manifest
 from gemrl.learn.parallel import job, run_jobs
@@ -69,6 +63,9 @@ class Budget:
     """Methods that are trained and compared beside GEM, IQL and BC."""
     method_steps: int | None = None
     """Updates of each training of these; by default as many as GEM's."""
+    gem: bool = True
+    """Whether GEM, IQL and BC are trained and evaluated; without, of GEM its behaviour density
+    alone is trained, for methods that join rows which are there already."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Further settings of GEM's training."""
 
@@ -79,6 +76,8 @@ class Budget:
             raise ConfigError("tasks: there must be at least one")
         for name in self.methods:
             method_named(name)
+        if not self.gem and not set(self.methods) - {gem.METHOD.name, *BASELINES}:
+            raise ConfigError("methods: without GEM there must be at least one other method")
         if self.method_steps is not None and self.method_steps < 1:
             raise ConfigError(f"method_steps = {self.method_steps}: must be at least 1")
         for name, least in (("steps", 1), ("seeds", 1), ("n", 1), ("sweep_n", 1)):
@@ -98,43 +97,6 @@ class Budget:
     def validation_episodes(self, task: str) -> int:
         """Episodes of a cell on validation seeds."""
         return max(1, self.test_episodes(task) // 2)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """All that tables and plots are made of."""
-
-    rows: list[Row]
-    records: dict[str, list[dict[str, Any]]]
-    """Other measurements, by the name of their reproduction, and the `study`'s budget."""
-
-    @property
-    def budget(self) -> dict[str, Any]:
-        """What the study was allowed to spend."""
-        found = self.records.get(STUDY)
-        return found[0] if found else _shown(Budget(("maze2d-umaze-v1",)))
-
-    @property
-    def tasks(self) -> list[str]:
-        """Tasks with rows of GEM on test seeds whose knobs are known."""
-        rows = last_step(self.rows)
-        known = self.budget["knobs"] == "paper"
-        return [t for t in tasks_of(pick(rows)) if known or sweep_rows(rows, t)]
-
-    @property
-    def n(self) -> int:
-        """Candidates of the tables that hold N fixed."""
-        return self.budget["n"]
-
-    @cached_property
-    def knobs_of(self) -> KnobsOf:
-        """A task's knobs on test seeds."""
-        return knobs_of(self.rows, self.budget["knobs"])
-
-    @property
-    def knob_words(self) -> str:
-        """How these knobs came about."""
-        return KNOB_WORDS[self.budget["knobs"]]
 
 
 class Study:
@@ -164,12 +126,20 @@ class Study:
         place = run if updates is None else snapshot(run, updates)
         return place if method == gem.METHOD.name else baseline(place, method)
 
+    def density(self, task: str, seed: int) -> Path:
+        """Folder of the policy whose behaviour density other methods are judged by."""
+        if self.budget.gem:
+            return self.policy(task, gem.METHOD.name, seed)
+        return self.out / "runs" / task / "density" / f"seed-{seed}"
+
     def config(self, task: str, seed: int, method: str = gem.METHOD.name) -> MethodConfig:
         """What GEM, or another method, is trained with."""
         if method != gem.METHOD.name:
             steps = self.budget.method_steps or self.budget.steps
             return method_named(method).config.for_task(task, steps=steps, seed=seed)
-        return GemConfig.for_task(task, steps=self.budget.steps, seed=seed, **self.budget.settings)
+        # The density is trained first and by itself: without further updates it is the same one.
+        steps = self.budget.steps if self.budget.gem else 0
+        return GemConfig.for_task(task, steps=steps, seed=seed, **self.budget.settings)
 
     @property
     def snapshot_every(self) -> int:
@@ -179,24 +149,30 @@ class Study:
     def train(self) -> None:
         """Make the data and train the policies that are missing."""
         jobs = []
-        beside = ("--baselines", "--snapshot-every", str(self.snapshot_every))
         for task in self.budget.tasks:
-            for method, seeds in {gem.METHOD.name: self.seeds, **self.others}.items():
-                wanted = {seed: self.config(task, seed, method) for seed in seeds}
-                missing = {s: c for s, c in wanted.items() if not self._trained(task, s, c)}
-                if not missing:
-                    continue
-                data = self._data(task_named(task))
-                more = ("--task", task, *(beside if method == gem.METHOD.name else ()))
-                jobs += [
-                    job(f"{task}, {method}, seed {s}", data, c, self.policy(task, method, s), *more)
-                    for s, c in missing.items()
-                ]
+            missing = [
+                (config, run, words)
+                for config, run, words in self._wanted(task)
+                if not self._trained(task, run, config)
+            ]
+            data = self._data(task_named(task)) if missing else ""
+            for config, run, words in missing:
+                title = f"{task}, {method_of(config).name}, seed {config.seed}"
+                jobs.append(job(title, data, config, run, "--task", task, *words))
         if jobs:
             run_jobs(jobs)
 
-    def _trained(self, task: str, seed: int, config: MethodConfig) -> bool:
-        run = self.policy(task, method_of(config).name, seed)
+    def _wanted(self, task: str) -> Iterator[tuple[MethodConfig, Path, tuple[str, ...]]]:
+        """The trainings of a task: settings, folder and further words of the command."""
+        beside = ("--baselines", "--snapshot-every", str(self.snapshot_every))
+        for seed in self.seeds:
+            more = beside if self.budget.gem else ()
+            yield self.config(task, seed), self.density(task, seed), more
+        for method, seeds in self.others.items():
+            for seed in seeds:
+                yield self.config(task, seed, method), self.policy(task, method, seed), ()
+
+    def _trained(self, task: str, run: Path, config: MethodConfig) -> bool:
         if not (run / MANIFEST).exists():
             return False
         manifest = load_manifest(run)
@@ -228,7 +204,7 @@ class Study:
 
     def begin(self) -> None:
         """Note the budget, so that the tables can tell it."""
-        self.record(STUDY, [_shown(self.budget)])
+        self.record(STUDY, [shown(self.budget)])
 
     def sweep_cells(self) -> list[Cell]:
         """Every setting of every task's sweep, on validation seeds."""
@@ -249,7 +225,7 @@ class Study:
 
     def dataset(self, task: str) -> Dataset:
         """The data that a task's policies were trained on."""
-        return load_bundle(self.policy(task, gem.METHOD.name, 0)).read_data()
+        return load_bundle(self.density(task, 0)).read_data()
 
     def evaluate(self, cells: Iterable[Cell]) -> list[Row]:
         """The rows of the cells, of which those that are missing are run."""
@@ -277,7 +253,7 @@ class Study:
 
     def records(self, name: str) -> list[dict[str, Any]]:
         """The measurements of this name that are there already."""
-        return _read_records(self.out / "records" / f"{name}.jsonl")
+        return read_records(self.out / "records" / f"{name}.jsonl")
 
     def record_data(self, name: str, measure: Callable[["Study", str], dict[str, Any]]) -> None:
         """Keep a measurement of each task's data; those that are there already are kept."""
@@ -338,7 +314,8 @@ def _seconds(cell: Cell) -> float:
     return steps * (1 / task.steps_per_second + DECISION + CANDIDATE * cell.knobs.n)
 
 
-def _shown(budget: Budget) -> dict[str, Any]:
+def shown(budget: Budget) -> dict[str, Any]:
+    """A budget as its record has it."""
     return asdict(budget) | {"tasks": list(budget.tasks), "methods": list(budget.methods)}
 
 
@@ -347,48 +324,11 @@ def hours(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{clock(seconds)} min"
 
 
-def _read_records(file: Path) -> list[dict[str, Any]]:
+def read_records(file: Path) -> list[dict[str, Any]]:
+    """The records of a file; none where there is no file."""
     if not file.exists():
         return []
     try:
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     except ValueError as error:
         raise DataError(f"{file}: not a file of records ({error})") from error
-
-
-def facts_of(folder: Path) -> Facts:
-    """The rows and records that a folder holds."""
-    files = sorted((folder / "rows").glob("*.jsonl"))
-    records = {f.stem: _read_records(f) for f in sorted((folder / "records").glob("*.jsonl"))}
-    if not files and not records:
-        raise DataError(f"{folder} holds no rows (rows/*.jsonl) and no records")
-    budget = _budget_of(folder, records.get(STUDY, []))
-    rows = [row for file in files for row in read_rows(file) if _within(budget, row)]
-    return Facts(rows, records)
-
-
-def _budget_of(folder: Path, records: list[dict[str, Any]]) -> Budget:
-    """The budget that a folder was made with."""
-    where = folder / "records" / f"{STUDY}.jsonl"
-    if len(records) != 1 or not isinstance(records[0], dict):
-        raise DataError(f"{where}: must hold one record, the study's budget")
-    try:
-        values: dict[str, Any] = dict(records[0])
-        values |= {name: tuple(values.get(name, ())) for name in ("tasks", "methods")}
-        return Budget(**values)
-    except (KeyError, TypeError, GemrlError) as error:
-        raise DataError(f"{where}: not a study's budget ({error})") from error
-
-
-def _within(budget: Budget, row: Row) -> bool:
-    """Whether a row belongs to this budget. A folder may hold more, of larger budgets before: what
-    is shown, and what knobs are chosen by, is what this budget evaluates.
-    """
-    if row.protocol == "validation":
-        count, allowed = budget.validation_episodes(row.task), (0, budget.sweep_n)
-        if row.knobs["n"] not in allowed:
-            return False
-    else:
-        count = budget.test_episodes(row.task)
-    number = row.episode_seed - PROTOCOLS[row.protocol].start
-    return row.train_seed < budget.seeds and number < count

@@ -9,9 +9,10 @@ from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import load
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
+from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import label
 from gemrl.evaluate.reproduce.select import CONSTANTS, last_step, pick
-from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rows import Row
 from gemrl.evaluate.tune import Budget, grid_for, tune
 from gemrl.evaluate.tune.regret import regret

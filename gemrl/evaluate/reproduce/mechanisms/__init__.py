@@ -10,6 +10,7 @@ from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.choose import choose
 from gemrl.evaluate.reproduce.document import Document
+from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.mechanisms import (
     exchange_rate,
     guidance,
@@ -20,7 +21,7 @@ from gemrl.evaluate.reproduce.mechanisms import (
 )
 from gemrl.evaluate.reproduce.mechanisms.reading import Record, pick, tasks_in
 from gemrl.evaluate.reproduce.mechanisms.seen import Effort, Seen
-from gemrl.evaluate.reproduce.study import Facts, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rows import Row
 from gemrl.learn.bundle import load_manifest
 
