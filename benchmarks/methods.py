@@ -65,17 +65,18 @@ def trainer(name: str, data: gemrl.Dataset) -> Callable[[int], None]:
     make = jax.jit(lambda key: method.init(config, OBSERVATION, ACTION, key))
     state = jax.tree.map(jnp.copy, make(jax.random.key(0)))
     sample = unpack(jnp.zeros((1, rows.width)), OBSERVATION, ACTION)
+    totals = no_totals(phase.update, state, sample, config)
     done = 0
 
     def run(updates: int) -> None:
-        nonlocal state, done
+        nonlocal state, totals, done
         goal = done + updates
         while done < goal:
             window = windows.at(done)
             stop = min(goal, window.stop)
-            state, _ = run_updates()(
+            state, totals = run_updates()(
                 state,
-                no_totals(phase.update, state, sample, config),
+                totals,
                 window.minibatches,
                 window.start,
                 done,

@@ -155,6 +155,8 @@ class Run:
         run = run_updates()
         key = phase_key(self.config.seed, phase)
         pace = _Pace(self.devices.count)
+        # Made once: to find their shape the update is traced, which takes longer than many updates.
+        nothing = self._no_totals(phase, state)
         with Windows(
             self.rows,
             key,
@@ -170,7 +172,8 @@ class Run:
                 stop = min(stop, start + self._next_snapshot(phase, done - start))
                 state, totals = run(
                     state,
-                    totals or self.devices.replicate(self._no_totals(phase, state)),
+                    # A copy, since the loop reuses its memory.
+                    totals or self.devices.replicate(jax.tree.map(jnp.copy, nothing)),
                     window.minibatches,
                     window.start,
                     done - start,
