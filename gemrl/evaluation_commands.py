@@ -70,7 +70,7 @@ class ReproduceArgs(WhereArgs):
     n: int = 1024
     """Candidates of the tables that hold N fixed."""
     sweep_n: int = 64
-    """Candidates of the sweeps on validation seeds."""
+    """Candidates of the sweeps on validation seeds, and of `interface`."""
     knobs: Literal["chosen", "paper"] = "chosen"
     """Knobs on test seeds: chosen by task on validation seeds, or the paper's by suite."""
     methods: tuple[str, ...] = ()
@@ -207,7 +207,6 @@ def reproduce(args: ReproduceArgs) -> None:
     from gemrl.evaluate.reproduce import REPRODUCTIONS, render
     from gemrl.evaluate.reproduce import reproduce as run_study
     from gemrl.evaluate.reproduce.study import Budget, Study
-    from gemrl.methods import METHODS
     from gemrl.progress import said_on_success
 
     names = list(REPRODUCTIONS) if args.name == "all" else [args.name]
@@ -220,11 +219,11 @@ def reproduce(args: ReproduceArgs) -> None:
         given = [f.name for f in fields(args) if getattr(args, f.name) != f.default]
         idle = [name for name in given if name not in with_rows]
         if idle:
-            flag = idle[0].replace("_", "-")
+            flag = "no-gem" if idle[0] == "gem" else idle[0].replace("_", "-")
             raise ConfigError(f"--{flag} does not go with --rows, which runs nothing")
         written = [file for name in names for file in render(name, args.rows, args.out)]
     else:
-        methods = tuple(METHODS) if args.methods == ("all",) else args.methods
+        methods = _methods(args)
         if names == ["interface"]:
             methods = _with_critics(methods, named=args.methods != ("all",))
         budget = Budget(
@@ -246,6 +245,16 @@ def reproduce(args: ReproduceArgs) -> None:
     for file in written:
         if file.suffix != ".png":
             print(file)
+
+
+def _methods(args: ReproduceArgs) -> tuple[str, ...]:
+    """The methods that are named; `all` is without those that are trained with GEM, where it is."""
+    from gemrl.evaluate.reproduce.study import BASELINES
+    from gemrl.methods import METHODS
+
+    if args.methods != ("all",):
+        return args.methods
+    return tuple(name for name in METHODS if args.gem or name not in ("gem", *BASELINES))
 
 
 def _with_critics(methods: tuple[str, ...], named: bool) -> tuple[str, ...]:

@@ -2,46 +2,82 @@
 
     python tools/pack_results.py runs/study [TASK ...]
 
-Without tasks, all that the study has rows of. A task's rows of a method and its records are
-replaced by the study's; what the study does not have stays, and the budget of docs/results is its
-own. Pages stay with the study: Markdown and plots are what docs/results shows.
+Without tasks, all that the study has. A cell's rows are replaced by the study's, also where the
+policy was trained anew, and so are the records of a task; what the study does not have stays.
+Pages stay with the study: Markdown and plots are what docs/results shows.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gemrl.data.storage import write_text
 from gemrl.evaluate.reproduce import REPRODUCTIONS, render
 from gemrl.evaluate.reproduce.study import STUDY, read_records
-from gemrl.evaluate.rows import pack_rows, read_rows
+from gemrl.evaluate.rows import Row, pack_rows, read_rows
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+# What rows must have in common to stand in one table.
+SHARED = ("n", "sweep_n", "knobs", "data_steps", "settings")
 
 
-def add_records(file: Path, place: Path) -> None:
-    """Put a study's records in place of older ones of the same tasks, or of no task."""
-    new = read_records(file)
-    replaced = {record.get("task") for record in new}
-    kept = [record for record in read_records(place) if record.get("task") not in replaced]
-    write_text(place, "".join(json.dumps(record) + "\n" for record in kept + new))
+def merged_rows(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+    """The new rows, and the old ones of other cells."""
+
+    def place(row: Row) -> tuple[Any, ...]:
+        knobs = json.dumps(row.knobs, sort_keys=True)
+        return row.method, row.train_seed, row.updates, row.protocol, knobs, row.mass_scale
+
+    replaced = set(map(place, new))
+    return [row for row in old if place(row) not in replaced] + list(new)
+
+
+def merged_records(
+    old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]], tasks: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The new records of these tasks (none: of all) and of no task, and the old ones of others."""
+
+    def place(record: dict[str, Any]) -> tuple[Any, ...]:
+        return record.get("experiment"), record.get("task")
+
+    wanted = [r for r in new if not tasks or r.get("task") in (None, *tasks)]
+    replaced = set(map(place, wanted))
+    return [record for record in old if place(record) not in replaced] + wanted
+
+
+def require_same_budget(study: Path, results: Path) -> None:
+    """Refuse rows that the results' budget would not show, or would show as what they are not."""
+    (ours,) = read_records(results / "records" / f"{STUDY}.jsonl")
+    (theirs,) = read_records(study / "records" / f"{STUDY}.jsonl")
+    other = [name for name in SHARED if theirs[name] != ours[name]]
+    more = [name for name in ("seeds", "episodes") if (theirs[name] or 0) > (ours[name] or 0)]
+    if other or more:
+        raise SystemExit(f"{study} has another budget than {results}: {', '.join(other + more)}")
+
+
+def pack(study: Path, results: Path, tasks: Sequence[str]) -> None:
+    """Merge rows and records."""
+    require_same_budget(study, results)
+    for file in sorted((study / "rows").glob("*.jsonl")):
+        if not tasks or file.stem in tasks:
+            place = results / "rows" / file.name
+            pack_rows(place, merged_rows(read_rows(place), read_rows(file)))
+    for file in sorted((study / "records").glob("*.jsonl")):
+        if file.stem != STUDY:
+            place = results / "records" / file.name
+            records = merged_records(read_records(place), read_records(file), tasks)
+            write_text(place, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def main() -> None:
-    """Copy, pack and render."""
+    """Merge and render."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", type=Path)
     parser.add_argument("tasks", nargs="*")
     args = parser.parse_args()
-    for file in sorted((args.study / "rows").glob("*.jsonl")):
-        if not args.tasks or file.stem in args.tasks:
-            place, new = RESULTS / "rows" / file.name, list(read_rows(file))
-            methods = {row.method for row in new}
-            pack_rows(place, [row for row in read_rows(place) if row.method not in methods] + new)
-    (RESULTS / "records").mkdir(parents=True, exist_ok=True)
-    for file in sorted((args.study / "records").glob("*.jsonl")):
-        if file.stem != STUDY:
-            add_records(file, RESULTS / "records" / file.name)
+    pack(args.study, RESULTS, args.tasks)
     for old in RESULTS.glob("*.png"):
         old.unlink()
     for name in REPRODUCTIONS:

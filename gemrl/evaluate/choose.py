@@ -8,6 +8,9 @@ from gemrl.errors import DataError
 from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import Estimate, clustered
 
+DIGITS = 3
+"""Of a score: rows that were packed keep six, and sums of them differ in the last."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -34,11 +37,14 @@ def score_of(rows: Sequence[Row]) -> Estimate:
 
 
 def choose(rows: Sequence[Row]) -> tuple[Choice, list[Choice]]:
-    """The setting with the highest mean score on validation rows, and all that were compared."""
+    """The setting with the highest mean score on validation rows, and all that were compared.
+
+    Of settings that differ by less than rows keep digits, the one that comes first is chosen.
+    """
     if not rows or any(row.protocol != "validation" for row in rows):
         raise DataError("knobs are chosen on validation rows only, and there must be some")
     choices = [Choice(knobs, score_of(group)) for knobs, group in by_setting(rows)]
-    return max(choices, key=lambda choice: choice.score.mean), choices
+    return max(choices, key=lambda choice: round(choice.score.mean, DIGITS)), choices
 
 
 def weight_grid(knobs: Knobs, weights: Sequence[float]) -> list[Knobs]:

@@ -122,6 +122,26 @@ def test_without_gem_the_density_is_trained_alone_and_is_the_one_of_its_whole_tr
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize(("steps", "wanted"), [(50_000, 10_000), (1_000_000, 100_000)])
+def test_without_gem_the_density_has_the_updates_of_the_whole_training(steps, wanted, tmp_path):
+    budget = Budget((UMAZE,), steps=steps, methods=("td3bc",), gem=False)
+    config = Study(budget, tmp_path).config(UMAZE, 0)
+    assert (config.steps, config.behavior_steps) == (0, wanted)
+
+
+def test_without_gem_a_whole_training_that_is_there_gives_the_density(study):
+    other = Study(replace(SMALL, gem=False, methods=("td3bc",)), study.out, here)
+    assert other.density(UMAZE, 0) == study.policy(UMAZE, "gem", 0)
+    assert [run for _, run, _ in other._wanted(UMAZE)] == [other.policy(UMAZE, "td3bc", 0)]
+
+
+def test_densities_are_trained_for_the_seeds_that_methods_need(tmp_path):
+    heavy = Budget((UMAZE,), seeds=3, methods=("cql",), gem=False)
+    assert list(Study(heavy, tmp_path).gem_seeds) == [0]
+    both = replace(heavy, methods=("cql", "td3bc"))
+    assert list(Study(both, tmp_path).gem_seeds) == [0, 1, 2]
+
+
 def test_without_gem_methods_have_rows_of_both_rules_and_gem_has_none(without_gem):
     rows = facts_of(without_gem.out).rows
     assert {row.method for row in rows} == {"td3bc"}
@@ -138,7 +158,18 @@ def test_the_interfaces_knobs_are_chosen_on_validation_rows_alone():
     seen = [replace(ROW, method="awac", protocol="validation", knobs=best.to_json(), score=9.0)]
     seen += [replace(seen[0], knobs=each.to_json(), score=1.0) for each in others]
     tests = [replace(row, protocol="test", score=100.0 - row.score) for row in seen]
-    assert interface.chosen([*seen, *tests], UMAZE, "awac", n) == best
+    assert interface.chosen([*seen, *tests], UMAZE, "awac", n) is None, "two settings are missing"
+    rest = [replace(seen[0], knobs=k.to_json(), score=1.0) for k in interface.settings(UMAZE, n)]
+    assert interface.chosen([*seen, *tests, *rest[:2]], UMAZE, "awac", n) == best
+
+
+def test_of_equal_settings_the_first_is_chosen_in_whatever_order_rows_come():
+    settings = interface.settings(UMAZE, 64)
+    seen = [replace(ROW, method="awac", protocol="validation", knobs=k.to_json()) for k in settings]
+    assert interface.chosen(seen[::-1], UMAZE, "awac", 64) == settings[0]
+    swept = [replace(ROW, protocol="validation", knobs=k.to_json()) for k in select.sweep(UMAZE, 8)]
+    for rows in (swept, swept[::-1]):
+        assert select.chosen_knobs(rows, UMAZE, 8) == select.sweep(UMAZE, 8)[0]
 
 
 def test_other_settings_in_the_same_folder_are_refused(study):
@@ -211,7 +242,9 @@ def test_the_command_renders_committed_rows_without_a_simulator(study, tmp_path,
             ["reproduce", "scaling", "--no-gem", "--methods", "td3bc"],
             "reproduce scaling without GEM",
         ),
-        (["reproduce", "scores", "--no-gem"], "at least one other method"),
+        (["reproduce", "scores", "--no-gem"], "without GEM there must be at least one"),
+        (["reproduce", "scores", "--no-gem", "--methods", "iql"], "none of gem, iql, bc"),
+        (["reproduce", "scores", "--rows", ".", "--no-gem"], "--no-gem does not go with --rows"),
         (["sweep"], "at least one run folder"),
     ],
 )

@@ -6,7 +6,7 @@ its own critics, and support from GEM's behaviour density of the same training s
 the paper's knobs of the suite, and those that validation seeds choose for the method.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
@@ -16,7 +16,7 @@ from gemrl.evaluate.reproduce.comparison import TITLES, WITHOUT_CRITICS, own_cel
 from gemrl.evaluate.reproduce.document import Document, Table
 from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import change, label
-from gemrl.evaluate.reproduce.select import last_step, paper_knobs, pick, tasks_of
+from gemrl.evaluate.reproduce.select import in_order, last_step, paper_knobs, pick, tasks_of
 from gemrl.evaluate.reproduce.study import BASELINES, Study
 from gemrl.evaluate.rows import Row
 from gemrl.methods import METHODS
@@ -47,7 +47,8 @@ def collect(study: Study) -> None:
         for cell in (
             own_cell(study, task, method, seed),
             _guided(study, task, method, seed, paper_knobs(task, n)),
-            _guided(study, task, method, seed, chosen(rows, task, method, n)),
+            # A plan has no rows, and every weight costs the same.
+            _guided(study, task, method, seed, chosen(rows, task, method, n) or Knobs(n=n, wp=3.0)),
         )
     )
 
@@ -64,12 +65,12 @@ def settings(task: str, n: int) -> list[Knobs]:
     return [paper_knobs(task, n), *(Knobs(n=n, lam=lam, wp=weight) for weight in WEIGHTS)]
 
 
-def chosen(rows: Sequence[Row], task: str, method: str, n: int) -> Knobs:
-    """The knobs that validation seeds choose for a method; the paper's where there are no rows."""
-    wanted = [knobs.to_json() for knobs in settings(task, n)]
-    found = pick(rows, task=task, method=method, protocol="validation")
-    found = [row for row in found if row.knobs in wanted]
-    return choose(found)[0].knobs if found else paper_knobs(task, n)
+def chosen(rows: Sequence[Row], task: str, method: str, n: int) -> Knobs | None:
+    """The knobs that validation seeds choose for a method; None unless they saw every setting."""
+    wanted = settings(task, n)
+    found = in_order(pick(rows, task=task, method=method, protocol="validation"), wanted)
+    seen = {Knobs.from_json(row.knobs) for row in found}
+    return choose(found)[0].knobs if seen == set(wanted) else None
 
 
 def render(facts: Facts) -> Document:
@@ -80,11 +81,13 @@ def render(facts: Facts) -> Document:
     for task in tasks_of(rows):
         for method in METHODS:
             knobs = chosen(rows, task, method, n)
-            own, papers, best = (
+            if method == "gem" or knobs is None:
+                continue
+            own, papers, best = _of_common_seeds(
                 pick(rows, task=task, method=method, knobs=each)
                 for each in (own_knobs(method), paper_knobs(task, n), knobs)
             )
-            if method == "gem" or not own or not papers or not best:
+            if not own:
                 continue
             used += [*own, *papers, *best]
             changed = change(best, own)
@@ -102,9 +105,17 @@ def render(facts: Facts) -> Document:
     return document.add(
         label(used, f"GEM's rule at the suite's λ, N = {n}"),
         "The weights of a line are the same; differences are paired by start. `chosen w_p` is the "
-        "best of a few on validation seeds, for the method and the task.",
+        "best of a few on validation seeds, for the method and the task. With one training seed "
+        "the error is between its episodes.",
         Table("Own deployment and GEM's rule, normalized scores on test seeds", headings, lines),
     )
+
+
+def _of_common_seeds(groups: Iterable[list[Row]]) -> list[list[Row]]:
+    """The rows of the training seeds that every group has."""
+    every = list(groups)
+    common = set.intersection(*({row.train_seed for row in group} for group in every))
+    return [[row for row in group if row.train_seed in common] for group in every]
 
 
 def _weight(knobs: Knobs) -> str:

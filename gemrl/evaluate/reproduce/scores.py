@@ -239,7 +239,7 @@ def _best(rows: Sequence[Row], tasks: Sequence[str], facts: Facts) -> list[Table
 def _best_rows(rows: Sequence[Row], task: str, method: str, seen: Knobs, knobs: Knobs) -> list[Row]:
     """Test rows of each seed's best policy; `seen` are the knobs that validation saw it with."""
     found: list[Row] = []
-    for seed in {row.train_seed for row in rows if row.task == task}:
+    for seed in {row.train_seed for row in pick(rows, task=task, method=method)}:
         at = best_step(rows, task, method, seed, seen)
         of_seed = [
             row

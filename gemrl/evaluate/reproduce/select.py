@@ -84,9 +84,16 @@ def suites_of(tasks: Sequence[str]) -> dict[str, list[str]]:
 def sweep_rows(rows: Iterable[Row], task: str) -> list[Row]:
     """GEM's validation rows of the sweep in which a task's knobs are chosen."""
     found = pick(last_step(row for row in rows if row.task == task), protocol="validation")
-    sizes = {row.knobs["n"] for row in found}
-    allowed = [knobs.to_json() for n in sizes for knobs in sweep(task, n)]
-    return [row for row in found if row.knobs in allowed]
+    sizes = sorted({row.knobs["n"] for row in found})
+    return in_order(found, [knobs for n in sizes for knobs in sweep(task, n)])
+
+
+def in_order(rows: Sequence[Row], settings: Sequence[Knobs]) -> list[Row]:
+    """The rows of these settings, in the settings' order: of equal ones the first is chosen, in
+    whatever order they were evaluated.
+    """
+    order = [knobs.to_json() for knobs in settings]
+    return sorted((row for row in rows if row.knobs in order), key=lambda r: order.index(r.knobs))
 
 
 def chosen_knobs(rows: Iterable[Row], task: str, n: int) -> Knobs:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from gemrl.evaluate.workers import processes
 from gemrl.learn.bundle import MANIFEST, config_to_json, load_bundle, load_manifest
 from gemrl.learn.parallel import job, run_jobs
 from gemrl.learn.train import baseline, snapshot
-from gemrl.methods import gem, method_named, method_of
+from gemrl.methods import gem, method_named
 from gemrl.methods.gem import GemConfig
 from gemrl.methods.protocol import MethodConfig
 from gemrl.progress import bar, clock, say
@@ -76,8 +76,14 @@ class Budget:
             raise ConfigError("tasks: there must be at least one")
         for name in self.methods:
             method_named(name)
-        if not self.gem and not set(self.methods) - {gem.METHOD.name, *BASELINES}:
-            raise ConfigError("methods: without GEM there must be at least one other method")
+        together = [name for name in self.methods if name in (gem.METHOD.name, *BASELINES)]
+        if not self.gem and (together or not self.methods):
+            raise ConfigError(
+                f"methods = {self.methods}: without GEM there must be at least one, and none of "
+                f"{', '.join((gem.METHOD.name, *BASELINES))}, which are trained together"
+            )
+        if not self.gem and not self.settings.get("freeze_behavior", True):
+            raise ConfigError("freeze_behavior = False: then there is no density without GEM")
         if self.method_steps is not None and self.method_steps < 1:
             raise ConfigError(f"method_steps = {self.method_steps}: must be at least 1")
         for name, least in (("steps", 1), ("seeds", 1), ("n", 1), ("sweep_n", 1)):
@@ -113,6 +119,13 @@ class Study:
         return range(self.budget.seeds)
 
     @property
+    def gem_seeds(self) -> range:
+        """Seeds of GEM, or of the densities that other methods need."""
+        if self.budget.gem:
+            return self.seeds
+        return max(self.others.values(), key=len)
+
+    @property
     def others(self) -> dict[str, range]:
         """The methods that are trained by themselves, and the seeds of each."""
         names = [name for name in self.budget.methods if name not in (gem.METHOD.name, *BASELINES)]
@@ -128,8 +141,9 @@ class Study:
 
     def density(self, task: str, seed: int) -> Path:
         """Folder of the policy whose behaviour density other methods are judged by."""
-        if self.budget.gem:
-            return self.policy(task, gem.METHOD.name, seed)
+        whole = self.policy(task, gem.METHOD.name, seed)
+        if self.budget.gem or (whole / MANIFEST).exists():
+            return whole
         return self.out / "runs" / task / "density" / f"seed-{seed}"
 
     def config(self, task: str, seed: int, method: str = gem.METHOD.name) -> MethodConfig:
@@ -137,9 +151,11 @@ class Study:
         if method != gem.METHOD.name:
             steps = self.budget.method_steps or self.budget.steps
             return method_named(method).config.for_task(task, steps=steps, seed=seed)
+        whole = GemConfig.for_task(task, steps=self.budget.steps, seed=seed, **self.budget.settings)
+        if self.budget.gem:
+            return whole
         # The density is trained first and by itself: without further updates it is the same one.
-        steps = self.budget.steps if self.budget.gem else 0
-        return GemConfig.for_task(task, steps=steps, seed=seed, **self.budget.settings)
+        return replace(whole, steps=0, pretrain_steps=whole.behavior_steps)
 
     @property
     def snapshot_every(self) -> int:
@@ -157,7 +173,7 @@ class Study:
             ]
             data = self._data(task_named(task)) if missing else ""
             for config, run, words in missing:
-                title = f"{task}, {method_of(config).name}, seed {config.seed}"
+                title = f"{task}, {run.parent.name}, seed {config.seed}"
                 jobs.append(job(title, data, config, run, "--task", task, *words))
         if jobs:
             run_jobs(jobs)
@@ -165,9 +181,10 @@ class Study:
     def _wanted(self, task: str) -> Iterator[tuple[MethodConfig, Path, tuple[str, ...]]]:
         """The trainings of a task: settings, folder and further words of the command."""
         beside = ("--baselines", "--snapshot-every", str(self.snapshot_every))
-        for seed in self.seeds:
-            more = beside if self.budget.gem else ()
-            yield self.config(task, seed), self.density(task, seed), more
+        for seed in self.gem_seeds:
+            run, whole = self.density(task, seed), self.policy(task, gem.METHOD.name, seed)
+            if self.budget.gem or run != whole:
+                yield self.config(task, seed), run, beside if self.budget.gem else ()
         for method, seeds in self.others.items():
             for seed in seeds:
                 yield self.config(task, seed, method), self.policy(task, method, seed), ()
@@ -293,14 +310,16 @@ class Plan(Study):
         """Tell how long all of it takes, before it is begun, but for reproductions that measure
         other things than cells.
         """
-        trainings = len(self.budget.tasks) * self.budget.seeds
+        trainings = len(self.budget.tasks) * len(self.gem_seeds)
         others = len(self.budget.tasks) * sum(map(len, self.others.values()))
-        phases = gem.METHOD.phases(self.config(self.budget.tasks[0], 0))
-        training = trainings * sum(phase.steps for phase in phases) / UPDATES_A_SECOND
+        config = self.config(self.budget.tasks[0], 0)
+        updates = sum(phase.steps for phase in gem.METHOD.phases(config))
+        training = trainings * updates / UPDATES_A_SECOND
+        what = f"trainings of {config.steps:,}" if self.budget.gem else f"densities of {updates:,}"
         deciding = sum(map(_seconds, self.cells))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         say(
-            f"{trainings} trainings of {self.budget.steps:,} updates and {len(self.cells)} cells: "
+            f"{trainings} {what} updates and {len(self.cells)} cells: "
             f"about {hours(training / cores)} of training and {hours(deciding / cores)} of "
             f"evaluation on {cores} cores, less what {self.out} already holds"
             + (f"; more for {', '.join(uncounted)}, which is not counted" if uncounted else "")

@@ -1,0 +1,69 @@
+"""tools/pack_results.py: what a study brings, and what stays."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_rows import TASK, made_row
+
+from gemrl.decide.knobs import Knobs
+from gemrl.evaluate.rows import pack_rows, read_rows
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "pack_results.py"
+BUDGET = {"n": 1024, "sweep_n": 64, "knobs": "chosen", "data_steps": None, "settings": {}}
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("pack_results", TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_cell_is_replaced_and_other_cells_of_its_method_stay(tool):
+    kept = made_row(1.0, Knobs(n=8), "td3bc")
+    old = made_row(2.0, Knobs(n=0, wp=0.0), "td3bc", bundle="before")
+    heavier = replace(old, mass_scale=2.0)
+    new = replace(old, score=9.0, bundle="after")
+    assert tool.merged_rows([kept, old, heavier], [new]) == [kept, heavier, new]
+
+
+def test_records_of_other_tasks_and_experiments_stay(tool):
+    old = [
+        {"experiment": "a", "value": 1},
+        {"experiment": "b", "value": 2},
+        {"experiment": "c", "task": "x", "value": 3},
+        {"experiment": "c", "task": "y", "value": 4},
+    ]
+    new = [{"experiment": "a", "value": 10}, {"experiment": "c", "task": "x", "value": 30}]
+    assert tool.merged_records(old, new, []) == [old[1], old[3], *new]
+    assert tool.merged_records(old, new, ["y"]) == [*old[1:], new[0]]
+
+
+def folder(path, rows, **budget):
+    about = {"seeds": 3, "episodes": 50} | BUDGET | budget
+    (path / "records").mkdir(parents=True)
+    (path / "records" / "study.jsonl").write_text(json.dumps(about) + "\n")
+    pack_rows(path / "rows" / f"{TASK}.jsonl", rows)
+    return path
+
+
+def test_packing_joins_a_methods_rows_and_keeps_the_budget(tool, tmp_path):
+    results = folder(tmp_path / "results", [made_row(1.0, method="gem")])
+    study = folder(tmp_path / "study", [made_row(2.0, method="awac")], episodes=20)
+    tool.pack(study, results, [])
+    rows = read_rows(results / "rows" / f"{TASK}.jsonl")
+    assert [(row.method, row.score) for row in rows] == [("gem", 1.0), ("awac", 2.0)]
+    assert json.loads((results / "records" / "study.jsonl").read_text())["episodes"] == 50
+
+
+@pytest.mark.parametrize("other", [{"sweep_n": 32}, {"episodes": 100}, {"data_steps": 1000}])
+def test_a_study_of_another_budget_is_refused_and_nothing_is_written(tool, tmp_path, other):
+    results = folder(tmp_path / "results", [made_row(1.0)])
+    study = folder(tmp_path / "study", [made_row(2.0, method="awac")], **other)
+    with pytest.raises(SystemExit, match=next(iter(other))):
+        tool.pack(study, results, [])
+    assert len(read_rows(results / "rows" / f"{TASK}.jsonl")) == 1
