@@ -1,6 +1,7 @@
 """T1 to T4 as experiments: what is measured, and what is said of it."""
 
 import json
+from dataclasses import replace
 
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -236,6 +237,24 @@ def test_the_regret_of_one_weight_is_that_of_hand_made_scores(monkeypatch):
     document = Document("x")
     exchange_rate.chapter(document, rows)
     assert "serves all tasks" in document.parts[-1]
+
+
+def test_the_best_weight_is_told_beside_the_spread_of_the_value_term(monkeypatch):
+    monkeypatch.setattr(exchange_rate, "WEIGHTS", WEIGHTS)
+    best = {UMAZE: (0.1, 0.5), "maze2d-medium-v1": (0.4, 0.2), "maze2d-large-v1": (2.0, 0.1)}
+    rows = [
+        replace(row(task, wp, "raw", 10.0 if wp == wanted else 4.0), lcb_spread=spread)
+        for task, (wanted, spread) in best.items()
+        for wp in WEIGHTS["raw"]
+    ]
+    assert exchange_rate.spreads_of(rows) == pytest.approx({t: s for t, (_, s) in best.items()})
+    document = Document("x")
+    exchange_rate.chapter(document, rows)
+    table = next(part for part in document.parts if isinstance(part, Table))
+    assert table.lines[1] == ["maze2d-medium-v1", "0.20", "0.4", "10.0", "4.0"]
+    said = [part for part in document.parts if isinstance(part, str)]
+    assert any("over 3 tasks: -1.00" in part for part in said)
+    assert any("loses 4.0 ± 2.0" in part for part in said)
 
 
 def test_a_task_without_both_sweeps_is_left_out():

@@ -1,5 +1,6 @@
 """Whether standardizing the value term too makes one w_p serve all tasks. Validation rows only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,24 +44,50 @@ def cells(study: Study) -> list[Cell]:
     ]
 
 
+FEWEST_TASKS = 3
+"""For a correlation over tasks."""
+
 Scores = dict[str, dict[float, dict[str, Estimate]]]
 """Score by the knob `value`, weight and task."""
+Swept = dict[str, dict[float, dict[str, list[Row]]]]
+"""Rows likewise."""
 
 
-def scores_of(rows: list[Row]) -> Scores:
-    """Validation scores of the sweeps, of tasks that have all of them."""
+def swept(rows: list[Row], values: Sequence[str] = tuple(WEIGHTS)) -> Swept:
+    """The validation rows of the sweeps, of tasks that have all of them."""
     rows = pick(last_step(rows), protocol="validation")
-    found: Scores = {value: {w: {} for w in weights} for value, weights in WEIGHTS.items()}
+    found: Swept = {value: {w: {} for w in WEIGHTS[value]} for value in values}
     for task in tasks_of(rows):
         of = [row for row in rows if row.task == task]
         for n in sorted({row.knobs["n"] for row in of}):
-            wanted = settings(task, n)
+            wanted = [knobs for knobs in settings(task, n) if knobs.value in values]
             groups = [pick(of, protocol="validation", knobs=knobs) for knobs in wanted]
             if all(groups):
                 for knobs, group in zip(wanted, groups, strict=True):
                     assert isinstance(knobs.wp, float)
-                    found[knobs.value][knobs.wp][task] = score_of(group)
+                    found[knobs.value][knobs.wp][task] = group
     return found
+
+
+def scores_of(rows: list[Row], values: Sequence[str] = tuple(WEIGHTS)) -> Scores:
+    """Validation scores of the sweeps, of tasks that have all of them."""
+    return {
+        value: {w: {task: score_of(group) for task, group in groups.items()}
+                for w, groups in by_weight.items()}
+        for value, by_weight in swept(rows, values).items()
+    }  # fmt: skip
+
+
+def spreads_of(rows: list[Row]) -> dict[str, float]:
+    """Of tasks with the sweep of raw values: the value term's standard deviation over a candidate
+    set, in the mean over the steps of all weights.
+    """
+    by_task: dict[str, list[float]] = {}
+    for groups in swept(rows, ("raw",))["raw"].values():
+        for task, group in groups.items():
+            known = [row.lcb_spread for row in group if row.lcb_spread is not None]
+            by_task.setdefault(task, []).extend([float(np.mean(known))] if known else [])
+    return {task: float(np.mean(each)) for task, each in by_task.items() if each}
 
 
 @dataclass(frozen=True)
@@ -110,12 +137,14 @@ def chapter(document: Document, rows: list[Row]) -> None:
     """What was asked, and what was found."""
     scores = scores_of(rows)
     tasks = list(scores["raw"][WEIGHTS["raw"][0]])
+    _by_spread(document, rows)
     document.add(
         "## T3, further: does one w_p serve all tasks?",
-        "Support is standardized and value is not, so the useful w_p follows the scale of the "
-        'rewards. With value="zscore" both terms are in standard deviations of the candidate '
-        "set. Regret is what the best single weight loses to each task's own best weight; scores "
-        "are normalized, on validation seeds, and each best is the highest of several noisy means.",
+        "Support is standardized and value is not, so that w_p means another trade where rewards "
+        'have another scale. With value="zscore" both terms are in standard deviations of the '
+        "candidate set. Regret is what the best single weight loses to each task's own best; "
+        "scores are normalized, on validation seeds, and each best is the highest of several noisy "
+        "means.",
     )
     if not tasks:
         document.add("No task has both sweeps yet.")
@@ -147,6 +176,40 @@ def chapter(document: Document, rows: list[Row]) -> None:
         ),
         _plot(scores, tasks),
         _finding(scores, found, tasks),
+    )
+
+
+def _by_spread(document: Document, rows: list[Row]) -> None:
+    """Whether the weight that a task wants goes with the spread of its value term."""
+    from gemrl.evaluate.tune.estimate import rank_correlation
+
+    scores, spreads = scores_of(rows, ("raw",)), spreads_of(rows)
+    if len(spreads) < FEWEST_TASKS or list(spreads) != list(scores["raw"][WEIGHTS["raw"][0]]):
+        return
+    single = shared(scores, "raw")
+    table = _array(scores, "raw")
+    best = [WEIGHTS["raw"][place] for place in table.argmax(axis=0)]
+    chosen = WEIGHTS["raw"].index(single.weight)
+    lines = [
+        [task, f"{spreads[task]:.2f}", f"{weight:g}", f"{table[:, column].max():.1f}",
+         f"{table[chosen, column]:.1f}"]
+        for column, (task, weight) in enumerate(zip(spreads, best, strict=True))
+    ]  # fmt: skip
+    found = rank_correlation(np.array(list(spreads.values())), np.array(best))
+    goes = "–" if found is None else f"{found:+.2f}"
+    document.add(
+        "## T3, further: does the useful w_p follow the spread of the value term?",
+        "Support has a standard deviation of 1 over a candidate set, and value has that of the "
+        "table, in reward units. Were the trade between the two all that mattered, the best "
+        "constant w_p would go with it.",
+        Table(
+            f"Validation scores by constant w_p, {NAMES['raw']}",
+            ["task", "spread of value", "best w_p", "its score", f"score at {single.weight:g}"],
+            lines,
+        ),
+        f"Rank correlation of spread and best weight over {len(lines)} tasks: {goes}. The best "
+        f"single weight, {single.weight:g}, has {single.score:.1f} in the mean and loses "
+        f"{single.own_regret} to each task's own best.",
     )
 
 
