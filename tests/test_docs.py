@@ -9,7 +9,7 @@ import pytest
 
 import gemrl
 from gemrl.data.tasks import TASKS
-from gemrl.evaluate.reproduce import REPRODUCTIONS
+from gemrl.evaluate.reproduce import REPRODUCTIONS, render
 from gemrl.evaluate.reproduce.document import write
 from gemrl.evaluate.reproduce.facts import facts_of
 
@@ -49,6 +49,12 @@ def facts():
 def test_committed_results_are_what_their_rows_and_records_give(name, facts, tmp_path):
     write(REPRODUCTIONS[name].render(facts), tmp_path, name)
     assert (RESULTS / f"{name}.md").read_text() == (tmp_path / f"{name}.md").read_text()
+
+
+def test_the_committed_exchange_is_what_its_rows_and_records_give(tmp_path):
+    folder = ROOT / "docs" / "exchange"
+    render("mechanisms", folder, tmp_path)
+    assert (folder / "mechanisms.md").read_text() == (tmp_path / "mechanisms.md").read_text()
 
 
 def test_the_results_pages_scores_are_those_of_the_committed_rows():

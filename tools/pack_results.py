@@ -1,6 +1,6 @@
 """Bring a study's rows and records into the repository, a cell a line, and write its documents.
 
-    python tools/pack_results.py runs/study [TASK ...]
+    python tools/pack_results.py runs/study [TASK ...] [--into docs/results] [--only NAME ...]
 
 Without tasks, all that the study has. A cell's rows are replaced by the study's, also where the
 policy was trained anew, and so are the records of a task; what the study does not have stays.
@@ -18,7 +18,7 @@ from gemrl.evaluate.reproduce import REPRODUCTIONS, render
 from gemrl.evaluate.reproduce.study import STUDY, read_records
 from gemrl.evaluate.rows import Row, pack_rows, read_rows
 
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+RESULTS = Path("docs/results")
 # What rows must have in common to stand in one table.
 SHARED = ("n", "sweep_n", "knobs", "data_steps", "settings")
 
@@ -48,9 +48,15 @@ def merged_records(
 
 
 def require_same_budget(study: Path, results: Path) -> None:
-    """Refuse rows that the results' budget would not show, or would show as what they are not."""
-    (ours,) = read_records(results / "records" / f"{STUDY}.jsonl")
+    """Refuse rows that the results' budget would not show, or would show as what they are not.
+
+    A folder that has no budget yet gets the study's.
+    """
+    place = results / "records" / f"{STUDY}.jsonl"
     (theirs,) = read_records(study / "records" / f"{STUDY}.jsonl")
+    if not place.exists():
+        write_text(place, json.dumps(theirs) + "\n")
+    (ours,) = read_records(place)
     other = [name for name in SHARED if theirs[name] != ours[name]]
     more = [name for name in ("seeds", "episodes") if (theirs[name] or 0) > (ours[name] or 0)]
     if other or more:
@@ -76,16 +82,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", type=Path)
     parser.add_argument("tasks", nargs="*")
+    parser.add_argument("--into", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--only", nargs="*", default=list(REPRODUCTIONS), choices=REPRODUCTIONS)
     args = parser.parse_args()
-    pack(args.study, RESULTS, args.tasks)
-    for old in RESULTS.glob("*.png"):
-        old.unlink()
-    for name in REPRODUCTIONS:
-        for written in render(name, RESULTS, RESULTS):
+    pack(args.study, args.into, args.tasks)
+    for name in args.only:
+        for old in args.into.glob(f"{name}-*.png"):
+            old.unlink()
+        for written in render(name, args.into, args.into):
             if written.suffix == ".html":
                 written.unlink()
             else:
-                print(written.relative_to(RESULTS.parents[1]))
+                print(written)
 
 
 if __name__ == "__main__":
