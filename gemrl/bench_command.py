@@ -29,7 +29,7 @@ class BenchArgs:
     calls: int = 10
     """Decisions of each setting in a round."""
     out: Path | None = None
-    """Folder for a Markdown document, a page and plots."""
+    """Folder for the figures as JSON lines, a Markdown document, a page and plots."""
     json: bool = False
     """Print JSON."""
 
@@ -58,8 +58,11 @@ def bench(args: BenchArgs) -> None:
             costs = found
             report(done, f"{len(wanted)} settings")
     if args.out is not None:
+        from gemrl.data.storage import write_text
         from gemrl.evaluate.reproduce.document import write
 
+        lines = "".join(json.dumps(asdict(cost)) + "\n" for cost in costs)
+        write_text(args.out / "decisions.jsonl", lines)
         for file in write(document(costs), args.out, "decisions"):
             if file.suffix != ".png":
                 print(file)
@@ -165,5 +168,7 @@ def _plots(costs: Any, title: Any) -> list[Any]:
                 groups.setdefault(title(cost.method), []).append((cost.value, *[value] * 3))
         if groups:
             caption = f"{words[0].upper()}{words[1:]}, against {knob}"
-            found.append(Plot(caption, curves(groups, knob, words, log=True)))
+            figure = curves(groups, knob, words, log=True)
+            figure.axes[0].set_yscale("log")  # Methods are orders of magnitude apart.
+            found.append(Plot(caption, figure))
     return found

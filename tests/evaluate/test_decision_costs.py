@@ -87,6 +87,11 @@ def test_the_document_has_tables_plots_and_the_papers_columns(few, tmp_path, cap
     assert "| TD3+BC | N = 8 (not its knob) |" in text
     assert "paper, ms (GPU)" in text
     assert text.count(".png)") == 3
+    lines = (tmp_path / "decisions.jsonl").read_text().splitlines()
+    costs = [Cost(**json.loads(line)) for line in lines]
+    assert {cost.method for cost in costs} == {"td3bc", "ifql"}
+    text = (tmp_path / "decisions.md").read_text()
+    assert all(f"{cost.median_ms:.3f}" in text for cost in costs)
     assert str(tmp_path / "decisions.html") in capsys.readouterr().out
 
 

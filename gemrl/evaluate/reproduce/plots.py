@@ -10,6 +10,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from gemrl.evaluate.pictures import BLUE, GREEN, GREY, ORANGE, RED, plt
 
+STYLES = ("-", "--", ":")
 COLORS = (
     BLUE,
     ORANGE,
@@ -79,10 +80,13 @@ def draw(
 ) -> None:
     """Curves with bands into one pane."""
     seen: set[float] = set()
-    for color, (name, points) in zip(COLORS * 9, groups.items(), strict=False):
+    for number, (name, points) in enumerate(groups.items()):
+        color = COLORS[number % len(COLORS)]
+        style = STYLES[number // len(COLORS) % len(STYLES)]  # A colour's second line is dashed.
         x, y, low, high = np.array(points, dtype=float).T
         place = np.log2(np.maximum(x, 0.5)) if log else x
-        axes.plot(place, y, marker="o" if marks else "", ms=3.5, lw=1.5, color=color, label=name)
+        mark = "o" if marks else ""
+        axes.plot(place, y, style, marker=mark, ms=3.5, lw=1.5, color=color, label=name)
         known = np.isfinite(low) & np.isfinite(high)
         axes.fill_between(place[known], low[known], high[known], color=color, alpha=0.15, lw=0)
         seen |= set(x)
