@@ -140,7 +140,8 @@ def document(costs: Any, plots: bool = True) -> Any:
     found.add(
         f"Measured on {machine()}: random weights, all settings in turns. The paper's columns are "
         "quoted; they are of a GPU, so that their shape can be compared and their milliseconds "
-        "cannot. Memory is what XLA plans for one compiled decision.",
+        "cannot. Memory is what XLA plans for the programs of one decision: weights, results and "
+        "scratch.",
         Table("Every method and setting", headings, lines),
         Table(
             "How latency grows: the slope of the median, and the largest setting over the smallest",

@@ -18,9 +18,9 @@ from gemrl.evaluate.reproduce import REPRODUCTIONS, render
 from gemrl.evaluate.reproduce.study import STUDY, read_records
 from gemrl.evaluate.rows import Row, pack_rows, read_rows
 
-RESULTS = Path("docs/results")
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 # What rows must have in common to stand in one table.
-SHARED = ("n", "sweep_n", "knobs", "data_steps", "settings")
+SHARED = ("steps", "n", "sweep_n", "knobs", "data_steps", "settings")
 
 
 def merged_rows(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:

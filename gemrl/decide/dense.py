@@ -55,13 +55,20 @@ class JaxBackend:
         )
 
     def planned_bytes(self, obs: np.ndarray, shape: Shape) -> int | None:
-        """Memory of a decision at one state as XLA plans it, where it says."""
+        """Memory of a decision at one state as XLA plans it for both programs, where it says:
+        arguments, of which weights are most, results and scratch.
+        """
         begun, numbers = self.begin(obs[None], np.zeros((), np.uint32)), np.zeros(1, np.float32)
         given = (self.models, self.scales, np.int32(1), begun, numbers, numbers)
-        plan = _decide.lower(*given, shape=shape).compile().memory_analysis()
-        if plan is None:
-            return None
-        return plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
+        looked = (self.models, self.scales, obs[None], seed_pairs(np.zeros((), np.uint32), 1))
+        found = 0
+        for program in (_look.lower(*looked), _decide.lower(*given, shape=shape)):
+            plan = program.compile().memory_analysis()
+            if plan is None:
+                return None
+            found += plan.argument_size_in_bytes + plan.output_size_in_bytes
+            found += plan.temp_size_in_bytes
+        return found
 
     def begin(self, obs: np.ndarray, seeds: np.ndarray) -> State:
         """Each state's mixtures and key."""

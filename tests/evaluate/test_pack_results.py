@@ -12,7 +12,14 @@ from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.rows import pack_rows, read_rows
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "pack_results.py"
-BUDGET = {"n": 1024, "sweep_n": 64, "knobs": "chosen", "data_steps": None, "settings": {}}
+BUDGET = {
+    "steps": 100,
+    "n": 1024,
+    "sweep_n": 64,
+    "knobs": "chosen",
+    "data_steps": None,
+    "settings": {},
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +67,9 @@ def test_packing_joins_a_methods_rows_and_keeps_the_budget(tool, tmp_path):
     assert json.loads((results / "records" / "study.jsonl").read_text())["episodes"] == 50
 
 
-@pytest.mark.parametrize("other", [{"sweep_n": 32}, {"episodes": 100}, {"data_steps": 1000}])
+@pytest.mark.parametrize(
+    "other", [{"steps": 30}, {"sweep_n": 32}, {"episodes": 100}, {"data_steps": 1000}]
+)
 def test_a_study_of_another_budget_is_refused_and_nothing_is_written(tool, tmp_path, other):
     results = folder(tmp_path / "results", [made_row(1.0)])
     study = folder(tmp_path / "study", [made_row(2.0, method="awac")], **other)
