@@ -173,7 +173,8 @@ def _over_tasks(found: dict[str, dict[str, list[Row]]], names: Sequence[str]) ->
             flat = [score for group in runs for score in group]
             middle = stratified_bootstrap(runs, interquartile_mean)
             lines.append((TITLES[name], f"{np.mean(flat):.1f}", str(middle), str(len(flat))))
-    caption = f"Over the {len(common)} tasks that every method has; 95 % intervals"
+    several = f"{len(common)} tasks" if len(common) > 1 else "one task"
+    caption = f"Over the {several} that every method has; 95 % intervals"
     return (
         [Table(caption, ("method", "mean", "interquartile mean", "runs"), lines)] if lines else []
     )
