@@ -113,8 +113,8 @@ def render(facts: Facts) -> list[str | Table]:
         label(used, "each method as its own paper deploys it; GEM with chosen knobs"),
         "In brackets the paper's figure for the method, quoted: published data, 10⁶ updates. "
         "The column of the data has its own: the mean return of its episodes in locomotion, the "
-        "mean reward over an evaluation's horizon in Maze2D, and the share of episodes that reach the goal in "
-        "AntMaze. With one seed the error is between its episodes.",
+        "mean reward over an evaluation's horizon in Maze2D, and the share of episodes that "
+        "reach the goal in AntMaze. With one seed the error is between its episodes.",
         Table(
             "Normalized scores on test seeds",
             ("task", DATA, *(TITLES[name] for name in names)),

@@ -105,8 +105,8 @@ def render(facts: Facts) -> Document:
     return document.add(
         label(used, f"GEM's rule at the suite's λ, N = {n}"),
         "The weights of a line are the same; differences are paired by start. The chosen w_p is "
-        "the best of a few on validation seeds, for the method and the task. With one training seed "
-        "the error is between its episodes.",
+        "the best of a few on validation seeds, for the method and the task. With one training "
+        "seed the error is between its episodes.",
         Table("Own deployment and GEM's rule, normalized scores on test seeds", headings, lines),
     )
 
