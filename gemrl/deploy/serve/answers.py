@@ -17,6 +17,7 @@ from gemrl.maths.mixture import Mixture
 # Requests above this are read outside the event loop.
 LARGE = 65_536
 LONGEST_MESSAGE = 1_000
+NUMBERS = (int, float, np.generic)
 AUDITS = ("log_support", "support_z", "violation", "collapse_dist")
 
 
@@ -162,7 +163,7 @@ def _mixture(mixture: Mixture) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """Lists, numbers and truth values; what is not finite becomes null."""
     # Single numbers and short lists are most of an answer, and no time is lost on them.
-    if value is None or isinstance(value, int | float | np.generic):
+    if value is None or isinstance(value, NUMBERS):
         return _plain_number(value)
     array = np.asarray(value)
     if array.ndim == 0:

@@ -109,6 +109,7 @@ class Routes:
             after = _query(request, "after") or 0
         except GemrlError as error:
             return self._gemrl_error(error)
+        self.service.engine.catch_up()
         return self._json(await asyncio.to_thread(self.service.recent, after))
 
     async def healthz(self, request: Request) -> Response:
@@ -124,6 +125,7 @@ class Routes:
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics."""
+        self.service.engine.catch_up()
         return self._bytes(self.service.metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
 
     async def page(self, request: Request) -> Response:

@@ -97,7 +97,7 @@ class Decider:
     def _groups(self, jobs: Sequence[Job]) -> list[list[int]]:
         """Places of jobs that share a call: those with and those without a deadline apart."""
         every = range(len(jobs))
-        if not self.shares_calls:
+        if len(jobs) == 1 or not self.shares_calls:
             return [[place] for place in every]
         timed = [place for place in every if jobs[place].ask.deadline_ms is not None]
         untimed = [place for place in every if jobs[place].ask.deadline_ms is None]

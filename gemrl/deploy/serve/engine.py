@@ -11,7 +11,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,49 +18,20 @@ from gemrl.decide.search import CHUNK, Deadlines
 from gemrl.deploy.serve.bell import Bell
 from gemrl.deploy.serve.costs import Costs
 from gemrl.deploy.serve.decider import Decider, Job, Outcome
+from gemrl.deploy.serve.lent import Lent
 from gemrl.deploy.serve.requests import Ask
+from gemrl.deploy.serve.waiting import REPLY_SECONDS, Waiting, reply_seconds, turn
 from gemrl.errors import OverloadError
 
-# What passes between a decision and its answer on the wire, beside the measured cost.
-REPLY_SECONDS = 1e-3
-# The client's clock runs while the request waits to be read, too: longer where more wait.
-REPLY_SHARE = 0.45
 # How often the event loop's lag is looked at, and how much of it is kept from look to look.
 BEAT_SECONDS = 0.005
 LAG_KEPT = 0.9
 # A batch that nobody may interrupt takes no longer than this, where it has several requests.
 SLICE_SECONDS = 0.01
-# A request without a deadline has its turn before those whose deadline is later than this.
-PATIENCE_SECONDS = 0.05
 # Where nothing was decided for so long, a request is tried that should be late.
 TRY_SECONDS = 0.05
 # With overload="anchor" this many times the queue may wait, since anchors are soon decided.
 ANCHORS_WAITING = 4
-
-
-@dataclass(eq=False)
-class Waiting:
-    """A request in the queue and where its answer goes."""
-
-    ask: Ask
-    decided: Callable[[Outcome | Exception], None]
-    """Hears of its end, in the event loop."""
-    deadline: float
-    """When it is given up, by `time.perf_counter()`."""
-    fallback: str | None = None
-    gone: bool = False
-    """Whether nobody waits for it any more."""
-
-    @property
-    def timed(self) -> bool:
-        """Whether it has a deadline of its own."""
-        return self.ask.deadline_ms is not None
-
-    @property
-    def first(self) -> int:
-        """Candidates that are scored at least: a first chunk, or all where there is no deadline."""
-        count = self.ask.candidates
-        return min(CHUNK, count) if self.timed else count
 
 
 Answers = Sequence[tuple[Waiting, Outcome | Exception]]
@@ -105,6 +75,9 @@ class Engine:
         """Whether the thread waits for its bell, or is about to."""
         self._answers: deque[Answers] = deque()
         """Those that the event loop has not yet heard of."""
+        self._lent: Lent | None = None
+        self._untold: deque[Outcome] = deque()
+        """Those answered directly that `done` has not yet heard of."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="deciding", daemon=True)
 
@@ -123,6 +96,12 @@ class Engine:
             due = self._loop.time() + BEAT_SECONDS
             await asyncio.sleep(BEAT_SECONDS)
             self.lag = max(self._loop.time() - due, LAG_KEPT * self.lag)
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """In the event loop: let `done` hear of what was answered without it."""
+        while self._untold:
+            self.done(self._untold.popleft())
 
     def stop(self) -> None:
         """Turn away what still waits, and end the thread."""
@@ -144,6 +123,7 @@ class Engine:
         self._loop.remove_reader(self._decided.file)
         self._close()
         self._settle()
+        self.catch_up()
 
     def _close(self) -> None:
         self._asked.close()
@@ -154,12 +134,46 @@ class Engine:
         """Observations in the queue."""
         return self._rows_waiting
 
-    def submit(self, ask: Ask, decided: Callable[[Outcome | Exception], None]) -> Waiting:
-        """Put a request into the queue, from the event loop, where `decided` hears of its end."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits, and no connection is lent."""
+        return not self._waiting and self._lent is None
+
+    def lend(self, lent: Lent) -> None:
+        """Have the thread read a connection too, from the event loop, until it gives that back."""
+        with self._lock:
+            self._lent = lent
+            asleep, self._asleep = self._asleep, False
+        if asleep:
+            self._asked.ring()
+
+    def take_back(self) -> None:
+        """Ask for the connection that is lent, if one is: its owner will hear when it is back."""
+        with self._lock:
+            lent = self._lent
+            if lent is None:
+                return
+            lent.wanted = True
+            asleep, self._asleep = self._asleep, False
+        if asleep:
+            self._asked.ring()
+
+    @property
+    def has_lent(self) -> bool:
+        """Whether the thread reads a connection."""
+        return self._lent is not None
+
+    def submit(
+        self, ask: Ask, decided: Callable[[Outcome | Exception], None], directly: bool = False
+    ) -> Waiting:
+        """Put a request into the queue; `decided` hears of its end.
+
+        Both happen in the event loop, or, directly, in the thread that decides.
+        """
         limit = self.wait if ask.deadline_ms is None else ask.deadline_ms / 1000
         # It may have waited so long to be read, and its answer may wait as long to be sent.
         held_up = 2 * self.lag if ask.deadline_ms is not None else 0.0
-        one = Waiting(ask, decided, ask.arrived + limit - held_up)
+        one = Waiting(ask, decided, ask.arrived + limit - held_up, directly=directly)
         rows = len(ask.rows)
         with self._lock:
             if self._stopping:
@@ -181,7 +195,7 @@ class Engine:
                 # A search that may end early makes room for this one.
                 self._running.bring_forward(self._latest_start(one) - self._ending)
             asleep, self._asleep = self._asleep, False
-        if asleep:
+        if asleep and not directly:
             self._asked.ring()
         return one
 
@@ -200,26 +214,57 @@ class Engine:
                     self._answer(
                         [(one, self._shed("stopping", "the server is stopping")) for one in left]
                     )
+                    self._give_back()
                     return
                 taken = self._take()
                 self._running = self._deadlines(taken) if taken else None
                 self._asleep = not taken
+                lent = self._lent
+                if lent is not None and (
+                    lent.wanted or not lent.here or not all(one.directly for one in taken)
+                ):
+                    # Somebody else is there: what comes is read while others are decided.
+                    self._give_back()
             if self._running is None:
-                self._asked.wait()
+                self._listen()
             else:
                 self._decide(taken, self._running)
 
+    def _listen(self) -> None:
+        """Until there is something to do."""
+        lent = self._lent
+        if lent is None:
+            return self._asked.wait()
+        rung, come = lent.wait(self._asked.file)
+        if rung:
+            self._asked.wait()
+        if come:
+            try:
+                lent.receive()
+            except Exception:
+                # As in `_decide`.
+                traceback.print_exc()
+                lent.give_back()
+
+    def _give_back(self) -> None:
+        """Leave the connection that was lent, if one was, to the event loop."""
+        if self._lent is not None:
+            self._lent.give_back()
+            self._lent = None
+
     def _take(self) -> list[Waiting]:
         """The next batch, the nearest deadline first; what cannot be in time is turned away."""
+        if not self._waiting:
+            return []
         now = time.perf_counter()
         taken: list[Waiting] = []
         left: list[Waiting] = []
         away: list[tuple[Waiting, Outcome | Exception]] = []
         rows, seconds, fixed = 0, 2 * self.costs.seconds(0, 0), 0.0
-        for one in sorted(self._waiting, key=_turn):
+        for one in sorted(self._waiting, key=turn):
             if one.gone:
                 continue
-            late = now + self._least(one) + _reply(one) > one.deadline
+            late = now + self._least(one) + reply_seconds(one) > one.deadline
             if late and not self._to_the_anchor(one, now) and not self._to_be_tried(one, now):
                 said = "it cannot be decided before its deadline: ask again later"
                 away.append((one, self._shed("deadline", said)))
@@ -231,7 +276,7 @@ class Engine:
             fits = (
                 (not taken or one.timed is taken[0].timed)
                 and rows + count <= self.batch
-                and now + seconds + 2 * cost + _reply(one) <= one.deadline
+                and now + seconds + 2 * cost + reply_seconds(one) <= one.deadline
                 and fixed + whole <= SLICE_SECONDS
             )
             if taken and not fits:
@@ -258,7 +303,7 @@ class Engine:
         if self.overload != "anchor":
             return False
         anchor = one.ask.at_the_anchor()
-        if now + 2 * self.costs.seconds(len(anchor.rows), 1) + _reply(one) > one.deadline:
+        if now + 2 * self.costs.seconds(len(anchor.rows), 1) + reply_seconds(one) > one.deadline:
             return False
         one.ask, one.fallback = anchor, "overload"
         return True
@@ -271,7 +316,7 @@ class Engine:
         chunk = self.costs.seconds(rows, CHUNK)
         # Ranking reads every candidate once, which costs little beside the critics.
         ranked = [(one, 0.1 * self.costs.seconds(rows, one.ask.candidates)) for one in taken]
-        at = [one.deadline - _reply(one) - 2 * chunk - cost for one, cost in ranked]
+        at = [one.deadline - reply_seconds(one) - 2 * chunk - cost for one, cost in ranked]
         deadlines = Deadlines(np.array(at))
         # What a search takes to end once it is told to: the chunk that it is at, and ranking.
         self._ending = chunk + max((cost for _, cost in ranked), default=0.0)
@@ -282,7 +327,7 @@ class Engine:
 
     def _latest_start(self, one: Waiting) -> float:
         """When a request must begin at the latest, so that its answer is in time."""
-        return one.deadline - self._least(one) - _reply(one) - REPLY_SECONDS
+        return one.deadline - self._least(one) - reply_seconds(one) - REPLY_SECONDS
 
     def _decide(self, taken: list[Waiting], deadlines: Deadlines) -> None:
         jobs = [Job(one.ask, one.fallback) for one in taken]
@@ -295,6 +340,7 @@ class Engine:
             self._answer([(one, error) for one in taken])
             return
         now = time.perf_counter()
+        self._answer(list(zip(taken, found, strict=True)))
         self._try_again = now + TRY_SECONDS
         self.batches += 1
         expected = self.costs.seconds(0, 0)
@@ -303,17 +349,18 @@ class Engine:
                 scored = [int(decision.n_scored) for decision in outcome.decisions]
                 expected += self.costs.seconds(len(scored), sum(scored) / len(scored), calls=0)
         self.costs.learn(expected, now - started)
-        self._answer(list(zip(taken, found, strict=True)))
 
     def _shed(self, reason: str, message: str) -> OverloadError:
         self.shed[reason] += 1
         return OverloadError(message)
 
     def _answer(self, answers: Answers) -> None:
-        """Hand answers to the event loop, all in one call."""
-        if answers:
-            self._answers.append(answers)
+        """Hand answers to the event loop, all in one call, and give those that are given here."""
+        here = [answer for answer in answers if answer[0].directly]
+        if len(here) < len(answers):
+            self._answers.append([answer for answer in answers if not answer[0].directly])
             self._decided.ring()
+        self._tell_all(here)
 
     def _hear(self) -> None:
         """In the event loop, when the thread has rung."""
@@ -322,12 +369,15 @@ class Engine:
 
     def _settle(self) -> None:
         while self._answers:
-            for one, outcome in self._answers.popleft():
-                try:
-                    self._tell(one, outcome)
-                except Exception:
-                    # One that cannot be told must not keep the others from their answers.
-                    traceback.print_exc()
+            self._tell_all(self._answers.popleft())
+
+    def _tell_all(self, answers: Answers) -> None:
+        for one, outcome in answers:
+            try:
+                self._tell(one, outcome)
+            except Exception:
+                # One that cannot be told must not keep the others from their answers.
+                traceback.print_exc()
 
     def _tell(self, one: Waiting, outcome: Outcome | Exception) -> None:
         assert self._loop is not None
@@ -340,15 +390,7 @@ class Engine:
             one.decided(self._shed("late", said))
         else:
             one.decided(outcome if outcome.refusal is None else outcome.refusal)
-            self._loop.call_soon(self.done, outcome)
-
-
-def _reply(one: Waiting) -> float:
-    """Seconds that a search leaves for what its request and answer spend on the way."""
-    share = REPLY_SHARE * (one.deadline - one.ask.arrived) if one.timed else 0.0
-    return max(REPLY_SECONDS, share)
-
-
-def _turn(one: Waiting) -> float:
-    """When a request has its turn: the earlier the sooner."""
-    return one.deadline if one.timed else one.ask.arrived + PATIENCE_SECONDS
+            if one.directly:
+                self._untold.append(outcome)
+            else:
+                self._loop.call_soon(self.done, outcome)

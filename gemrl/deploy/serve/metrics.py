@@ -52,11 +52,12 @@ class Metrics:
         self.counts = {"decisions": 0, "errors": 0, "fallbacks": 0, "flagged": 0}
 
     def answered(self, way: str, status: int) -> None:
-        """An answer of any kind was given."""
+        """An answer of any kind was given; a good one from any thread."""
         if (way, status) not in self._answers:
             self._answers[way, status] = self.requests.labels(way, str(status))
         self._answers[way, status].inc()
-        self.counts["errors"] += 400 <= status != 503
+        if 400 <= status != 503:
+            self.counts["errors"] += 1
 
     def decided(self, outcome: Outcome) -> None:
         """A request was decided and answered."""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -129,6 +130,8 @@ class Reader:
         self.compiled = compiled
         self.require = require
         self.episodes = Episodes()
+        # Requests are read in the event loop, and in the deciding thread.
+        self._lock = threading.Lock()
         # The same few settings come again and again, and are checked once.
         self._over_again = lru_cache(maxsize=1024)(
             lambda profile, items: self._over(profile, {name: value for name, _, value in items})
@@ -163,18 +166,19 @@ class Reader:
             raise KnobError("wp is a schedule: give the episode's step as t, or name the episode")
         counted = episode is not None and t is None
         history, obs = None, rows[0] if single else rows
-        if self.histories is not None:
-            reward, target = (_number(name, fields.get(name)) for name in LOOKING_BACK)
-            if isinstance(t, np.ndarray) or not single:
-                history = self.histories.first(len(rows), t, reward, target)
-            else:
-                history = self.histories.now(episode, t, obs, reward, target)
-            rows = history.contexts(obs)
-            if episode is not None:
-                self.histories.ask(episode, history, reward)
-                t = int(history.steps[0])
-        elif episode is not None:
-            t = self.episodes.step(episode, t if isinstance(t, int) else None)
+        with self._lock:
+            if self.histories is not None:
+                reward, target = (_number(name, fields.get(name)) for name in LOOKING_BACK)
+                if isinstance(t, np.ndarray) or not single:
+                    history = self.histories.first(len(rows), t, reward, target)
+                else:
+                    history = self.histories.now(episode, t, obs, reward, target)
+                rows = history.contexts(obs)
+                if episode is not None:
+                    self.histories.ask(episode, history, reward)
+                    t = int(history.steps[0])
+            elif episode is not None:
+                t = self.episodes.step(episode, t if isinstance(t, int) else None)
         return Ask(
             rows=rows,
             single=single,
@@ -195,17 +199,19 @@ class Reader:
         """A step that no action came of."""
         if ask.episode is None:
             return
-        if self.histories is not None:
-            assert ask.history is not None
-            self.histories.give_back(ask.episode, ask.history)
-        elif ask.counted and isinstance(ask.t, int):
-            self.episodes.give_back(ask.episode, ask.t)
+        with self._lock:
+            if self.histories is not None:
+                assert ask.history is not None
+                self.histories.give_back(ask.episode, ask.history)
+            elif ask.counted and isinstance(ask.t, int):
+                self.episodes.give_back(ask.episode, ask.t)
 
     def remember(self, ask: Ask, action: np.ndarray) -> None:
         """An action came of a step, which the episode's next one looks back at."""
         if self.histories is not None and ask.episode is not None:
             assert ask.history is not None
-            self.histories.decided(ask.episode, ask.history, ask.obs, action)
+            with self._lock:
+                self.histories.decided(ask.episode, ask.history, ask.obs, action)
 
     @property
     def forgotten(self) -> int:

@@ -22,13 +22,14 @@ from gemrl.decide.search import Deadlines
 from gemrl.deploy.serve.answers import answer
 from gemrl.deploy.serve.config import ServeConfig
 from gemrl.deploy.serve.decider import Decider, Job, Outcome
-from gemrl.deploy.serve.engine import Engine, Waiting
+from gemrl.deploy.serve.engine import Engine
 from gemrl.deploy.serve.histories import Histories
 from gemrl.deploy.serve.live import Live
 from gemrl.deploy.serve.log import DecisionLog, LogConfig
 from gemrl.deploy.serve.metrics import Metrics, Values
 from gemrl.deploy.serve.requests import Ask, Reader
 from gemrl.deploy.serve.shadow import Shadow
+from gemrl.deploy.serve.waiting import Waiting
 from gemrl.errors import ConfigError, OverloadError, RequestError
 from gemrl.learn.loop import usable_cores
 
@@ -192,8 +193,9 @@ class Service:
         source: str,
         arrived: float,
         decided: Callable[[Outcome | Exception], None],
+        directly: bool = False,
     ) -> Waiting:
-        """Put a request into the queue; `decided` hears of its end, in the event loop."""
+        """Put a request into the queue; `decided` hears of its end: see `Engine.submit`."""
         if self.draining or not self.ready:
             why = "stopping" if self.draining else "starting: its programs are being compiled"
             raise OverloadError(f"the server is {why}; ask again later", retry_after=5)
@@ -207,7 +209,7 @@ class Service:
             decided(outcome)
 
         try:
-            return self.engine.submit(ask, ended)
+            return self.engine.submit(ask, ended, directly)
         except OverloadError:
             self.reader.give_back(ask)
             raise

@@ -2,7 +2,8 @@
 
 A message is asked as soon as it is read, and its answer is written as soon as it is decided, in the
 same calls of the event loop: no task stands between, which would have to wait for its turn twice.
-The package `websockets` speaks the protocol; this class moves bytes.
+The package `websockets` speaks the protocol; this class moves bytes. The connection of a client
+that is alone is lent to the deciding thread between messages: see `lent`.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import logging
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -25,13 +26,16 @@ from gemrl.deploy.serve.answers import LARGE, status_of, typed_error
 from gemrl.deploy.serve.connections import raw_error
 from gemrl.deploy.serve.decider import Outcome
 from gemrl.deploy.serve.door import Door
-from gemrl.deploy.serve.engine import Waiting
+from gemrl.deploy.serve.lent import Lent
 from gemrl.deploy.serve.requests import with_array
 from gemrl.deploy.serve.service import Service
+from gemrl.deploy.serve.waiting import Waiting
 from gemrl.errors import GemrlError, RequestError
 
 # A client is asked now and then whether it is there, and must have said something by the next time.
 PING_SECONDS = 20.0
+# A connection that is lent, and silent, is back by then.
+RETURN_SECONDS = 0.1
 INVALID_DATA, GOING_AWAY, NOT_THERE = 1007, 1012, 1011
 
 # Anybody can cause its lines, as often as they like; the counts of /metrics have what happened.
@@ -74,6 +78,7 @@ class Socket(asyncio.Protocol):
         self._accepted = False
         self._heard = True
         self._ping: asyncio.TimerHandle | None = None
+        self._lent = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
@@ -88,6 +93,7 @@ class Socket(asyncio.Protocol):
             self._ping.cancel()
         if self._accepted:
             self.service.connections -= 1
+        self._take_back()
         if self._waiting is not None:
             self.service.leave(self._waiting)
         if self._asking:
@@ -95,9 +101,10 @@ class Socket(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """The server ends."""
-        if self.wire.state is OPEN:
-            self.wire.send_close(GOING_AWAY)
-        self._flush()
+        if not self._lent:  # Else the time to drain is over, and closing it is all that is left.
+            if self.wire.state is OPEN:
+                self.wire.send_close(GOING_AWAY)
+            self._flush()
         self.transport.close()
 
     def pause_writing(self) -> None:
@@ -115,13 +122,61 @@ class Socket(asyncio.Protocol):
         self.wire.receive_data(data)
         if self.wire.handshake_exc is not None:
             return self._refuse(400, "RequestError", f"no WebSocket: {self.wire.handshake_exc}")
-        for event in self.wire.events_received():
+        self._heed(self.wire.events_received())
+
+    def _heed(self, events: Sequence[Any]) -> None:
+        for event in events:
             if isinstance(event, Request):
                 self._handshake(event)
             elif isinstance(event, Frame):
                 self._frame(event)
         self._flush()
         self._next()
+
+    def _lend(self) -> None:
+        """Let the deciding thread read this client's next messages, where there is nobody else."""
+        service = self.service
+        alone = service.connections == 1 and not service.in_progress and not service.draining
+        quiet = not (self._asking or self._messages or self._parts or self._lent)
+        written = self._writable and not self.transport.get_write_buffer_size()
+        if not (alone and quiet and written and service.engine.is_idle):
+            return
+        if self.wire.state is OPEN and not self.transport.is_closing():
+            self._read_on(False)
+            self._lent = True
+            service.engine.lend(Lent(self, self.transport.get_extra_info("socket").fileno()))
+
+    def _take_back(self) -> None:
+        """Ask for the connection, where it is lent; `returned` is called when it is here."""
+        if self._lent:
+            self.service.engine.take_back()
+
+    def ask_directly(
+        self, values: Any, arrived: float, decided: Callable[[Outcome | Exception], None]
+    ) -> Waiting:
+        """In the deciding thread: put a message into the queue."""
+        self._heard = True
+        return self.service.begin(values, "websocket", arrived, decided, directly=True)
+
+    def answered_directly(self) -> None:
+        """In the deciding thread: an answer was sent."""
+        self.service.metrics.answered("websocket", 200)
+
+    def returned(
+        self, events: Sequence[Any], unsent: bytes, asked: bool, waiting: Waiting | None
+    ) -> None:
+        """The connection is here again: see `Lent.give_back`."""
+        self._lent = False
+        if self.transport.is_closing():
+            if waiting is not None:
+                self.service.leave(waiting)
+            return
+        if asked:
+            self._asking, self._waiting = True, waiting
+            self.service.in_progress += 1
+        if unsent:
+            self.transport.write(unsent)
+        self._heed(events)
 
     def _handshake(self, request: Request) -> None:
         path = request.path.partition("?")[0]
@@ -136,6 +191,7 @@ class Socket(asyncio.Protocol):
             return self._refuse(*refusal)
         self._accepted = True
         self.service.connections += 1
+        self.service.engine.take_back()  # Whose it is, that client is not alone any more.
         self.wire.send_response(response)
         self.wire.send_binary(self.hello)
         self._ping = self.loop.call_later(PING_SECONDS, self._ask_if_there)
@@ -177,6 +233,14 @@ class Socket(asyncio.Protocol):
 
     def _ask_if_there(self) -> None:
         """What a client says is not heard while it has a message in progress."""
+        if self._lent:
+            # One that asks is there. One that is silent gets its connection back, to be asked.
+            seconds = PING_SECONDS if self._heard else RETURN_SECONDS
+            if not self._heard:
+                self._take_back()
+            self._heard = not self._heard
+            self._ping = self.loop.call_later(seconds, self._ask_if_there)
+            return
         if not self._heard and self._reading:
             self.wire.fail(NOT_THERE, "keepalive ping timeout")
             self._flush()
@@ -217,19 +281,19 @@ class Socket(asyncio.Protocol):
             self._trying(lambda: self._begin(wire.unpack(message), arrived))
 
     def _begin(self, values: Any, arrived: float) -> None:
-        self._waiting = self.service.begin(values, "websocket", arrived, self._decided)
+        self._waiting = self.service.begin(values, "websocket", arrived, self.decided)
 
-    def _decided(self, outcome: Outcome | Exception) -> None:
+    def decided(self, outcome: Outcome | Exception) -> None:
         """In the event loop, once the deciding thread is through with it."""
         self._waiting = None
         if not isinstance(outcome, Outcome):
             self._fail(outcome)
         elif outcome.is_large:
-            self._elsewhere(lambda: self._packed(outcome), self._reply)
+            self._elsewhere(lambda: self.packed(outcome), self._reply)
         else:
-            self._trying(lambda: self._reply(self._packed(outcome)))
+            self._trying(lambda: self._reply(self.packed(outcome)))
 
-    def _packed(self, outcome: Outcome) -> bytes:
+    def packed(self, outcome: Outcome) -> bytes:
         answer = self.service.answer(outcome)
         actions = np.array([decision.action for decision in outcome.decisions])
         infer = {"infer_ms": answer["timings"]["decide_ms"]}
@@ -272,9 +336,8 @@ class Socket(asyncio.Protocol):
         if self.wire.state is OPEN:
             send(packed)
             self._flush()
-        if self._messages:
-            # Not at once: one client's messages must not keep the others waiting.
-            self.loop.call_soon(self._next)
+        # Not at once: one client's messages must not keep the others waiting.
+        self.loop.call_soon(self._next if self._messages else self._lend)
 
     def _answered(self) -> None:
         self._asking = False

@@ -1,0 +1,129 @@
+"""A connection whose messages the deciding thread reads and answers by itself.
+
+A request that passes from the event loop to the deciding thread and back wakes a thread twice, and
+each goes on with caches that the other has filled: most of what a lone client waits for beside the
+decision. So where one client is connected and nobody else asks, its connection is lent to the
+deciding thread. The event loop is free all the while. Whatever is not a plain message goes back to
+it, with the connection, and so does the connection once anybody else is there.
+"""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from websockets.frames import Frame, Opcode
+
+from gemrl.deploy.serve import wire
+from gemrl.deploy.serve.answers import LARGE
+from gemrl.deploy.serve.decider import Outcome
+from gemrl.deploy.serve.waiting import Waiting
+
+if TYPE_CHECKING:
+    from gemrl.deploy.serve.socket import Socket
+
+
+# A client in a closed loop asks again at once. To look out for it so long is cheaper than to fall
+# asleep, to be woken, and to go on with cold caches. For one that asks 50 times a second it takes
+# 2 % of a core.
+SPIN_SECONDS = 4e-4
+
+
+class Lent:
+    """The deciding thread's side of such a connection; all but `wanted` is that thread's alone."""
+
+    def __init__(self, owner: "Socket", file: int) -> None:
+        """`file` is the connection's own, which `owner` goes on to hold and leaves alone."""
+        self.owner = owner
+        # Another file of the same: one that is closed under a thread's hands may be anybody's next.
+        self.socket = socket.socket(fileno=os.dup(file))
+        self.wanted = False
+        """Whether the event loop has asked for it."""
+        self.here = True
+        """Whether the deciding thread has it still."""
+        self._ready: select.poll | None = None
+        self._waiting: Waiting | None = None
+
+    def wait(self, bell: int) -> tuple[bool, bool]:
+        """Until the bell has rung or bytes have come: which of the two."""
+        if self._ready is None:
+            self._ready = select.poll()
+            self._ready.register(bell, select.POLLIN)
+            self._ready.register(self.socket, select.POLLIN)
+        until = time.perf_counter() + SPIN_SECONDS
+        found = self._ready.poll(0)
+        while not found and time.perf_counter() < until:
+            found = self._ready.poll(0)
+        ready = [file for file, _ in found or self._ready.poll()]
+        return bell in ready, self.socket.fileno() in ready
+
+    def receive(self) -> None:
+        """Ask what has come."""
+        arrived = time.perf_counter()
+        try:
+            data = self.socket.recv(LARGE)
+        except BlockingIOError:
+            return
+        except OSError:  # The event loop will find the same.
+            data = b""
+        events: Sequence[Any] = ()
+        if data:
+            self.owner.wire.receive_data(data)
+            events = self.owner.wire.events_received()
+        message = _message(events)
+        if message is None:
+            return self.give_back(events)
+        try:
+            self._waiting = self.owner.ask_directly(wire.unpack(message), arrived, self.decided)
+        except Exception as error:
+            self.decided(error)
+
+    def decided(self, outcome: Outcome | Exception) -> None:
+        """Answer, where the answer is a plain one too; else the event loop does it."""
+        self._waiting = None
+        if self.here and isinstance(outcome, Outcome) and not outcome.is_large:
+            try:
+                self.owner.wire.send_binary(self.owner.packed(outcome))
+            except Exception as error:
+                outcome = error
+            else:
+                return self._send(b"".join(self.owner.wire.data_to_send()))
+        self.give_back(asked=True)
+        self._in_loop(self.owner.decided, outcome)
+
+    def _send(self, answer: bytes) -> None:
+        try:
+            sent = self.socket.send(answer)
+        except BlockingIOError:  # The client does not read.
+            sent = 0
+        except OSError:  # It has gone, and the event loop will find the same.
+            sent = len(answer)
+        self.owner.answered_directly()
+        if sent < len(answer):
+            self.give_back(unsent=answer[sent:])
+
+    def give_back(
+        self, events: Sequence[Any] = (), unsent: bytes = b"", asked: bool = False
+    ) -> None:
+        """Leave the connection to the event loop, with what came, what was not sent, and whether a
+        message is asked whose end the loop will hear of.
+        """
+        if self.here:
+            self.here = False
+            self.socket.close()
+            asked = asked or self._waiting is not None
+            self._in_loop(self.owner.returned, events, unsent, asked, self._waiting)
+
+    def _in_loop(self, call: Callable[..., None], *words: Any) -> None:
+        if not self.owner.loop.is_closed():
+            self.owner.loop.call_soon_threadsafe(call, *words)
+
+
+def _message(events: Sequence[Any]) -> bytes | None:
+    """The one whole message that has come; None where there is anything else, or nothing."""
+    if len(events) != 1 or not isinstance(events[0], Frame):
+        return None
+    frame = events[0]
+    return bytes(frame.data) if frame.fin and frame.opcode is Opcode.BINARY else None
