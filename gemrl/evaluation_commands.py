@@ -64,6 +64,8 @@ class ReproduceArgs(WhereArgs):
     """Updates of each training; the paper has 1,000,000."""
     seeds: int = 3
     """How many training seeds."""
+    first_seed: int = 0
+    """The first of them. Policies of later seeds join rows of earlier ones."""
     episodes: int | None = None
     """Test episodes a cell; by default 100 in mazes and 10 in locomotion. Half as many choose
     knobs on validation seeds."""
@@ -230,6 +232,7 @@ def reproduce(args: ReproduceArgs) -> None:
             tasks=_tasks(args.tasks),
             steps=args.steps,
             seeds=args.seeds,
+            first_seed=args.first_seed,
             episodes=args.episodes,
             n=args.n,
             sweep_n=args.sweep_n,

@@ -58,9 +58,17 @@ def require_same_budget(study: Path, results: Path) -> None:
         write_text(place, json.dumps(theirs) + "\n")
     (ours,) = read_records(place)
     other = [name for name in SHARED if theirs[name] != ours[name]]
-    more = [name for name in ("seeds", "episodes") if (theirs[name] or 0) > (ours[name] or 0)]
-    if other or more:
-        raise SystemExit(f"{study} has another budget than {results}: {', '.join(other + more)}")
+    if _seeds_after(theirs) > _seeds_after(ours):
+        other.append("seeds")
+    if (theirs["episodes"] or 0) > (ours["episodes"] or 0):
+        other.append("episodes")
+    if other:
+        raise SystemExit(f"{study} has another budget than {results}: {', '.join(other)}")
+
+
+def _seeds_after(budget: dict[str, Any]) -> int:
+    """The first training seed that a budget does not have; older ones begin at 0."""
+    return budget.get("first_seed", 0) + budget["seeds"]
 
 
 def pack(study: Path, results: Path, tasks: Sequence[str]) -> None:

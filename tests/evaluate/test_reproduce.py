@@ -140,6 +140,12 @@ def test_densities_are_trained_for_the_seeds_that_methods_need(tmp_path):
     assert list(Study(heavy, tmp_path).gem_seeds) == [0]
     both = replace(heavy, methods=("cql", "td3bc"))
     assert list(Study(both, tmp_path).gem_seeds) == [0, 1, 2]
+    later = Study(replace(both, first_seed=1, seeds=2), tmp_path)
+    assert list(later.gem_seeds) == [1, 2]
+    assert {name: list(seeds) for name, seeds in later.others.items()} == {
+        "cql": [1],
+        "td3bc": [1, 2],
+    }
 
 
 def test_without_gem_methods_have_rows_of_both_rules_and_gem_has_none(without_gem):
@@ -158,15 +164,20 @@ def test_the_interfaces_knobs_are_chosen_on_validation_rows_alone():
     seen = [replace(ROW, method="awac", protocol="validation", knobs=best.to_json(), score=9.0)]
     seen += [replace(seen[0], knobs=each.to_json(), score=1.0) for each in others]
     tests = [replace(row, protocol="test", score=100.0 - row.score) for row in seen]
-    assert interface.chosen([*seen, *tests], UMAZE, "awac", n) is None, "two settings are missing"
+    assert interface.chosen([*seen, *tests], UMAZE, "awac", 0, n) is None, "two are missing"
     rest = [replace(seen[0], knobs=k.to_json(), score=1.0) for k in interface.settings(UMAZE, n)]
-    assert interface.chosen([*seen, *tests, *rest[:2]], UMAZE, "awac", n) == best
+    rows = [*seen, *tests, *rest[:2]]
+    assert interface.chosen(rows, UMAZE, "awac", 0, n) == best
+    # Another policy's episodes, in which another setting is best, change nothing.
+    theirs = [replace(row, train_seed=1, score=-row.score) for row in rows]
+    assert interface.chosen([*rows, *theirs], UMAZE, "awac", 0, n) == best
+    assert interface.chosen([*rows, *theirs], UMAZE, "awac", 1, n) not in (None, best)
 
 
 def test_of_equal_settings_the_first_is_chosen_in_whatever_order_rows_come():
     settings = interface.settings(UMAZE, 64)
     seen = [replace(ROW, method="awac", protocol="validation", knobs=k.to_json()) for k in settings]
-    assert interface.chosen(seen[::-1], UMAZE, "awac", 64) == settings[0]
+    assert interface.chosen(seen[::-1], UMAZE, "awac", 0, 64) == settings[0]
     swept = [replace(ROW, protocol="validation", knobs=k.to_json()) for k in select.sweep(UMAZE, 8)]
     for rows in (swept, swept[::-1]):
         assert select.chosen_knobs(rows, UMAZE, 8) == select.sweep(UMAZE, 8)[0]

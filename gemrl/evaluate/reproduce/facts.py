@@ -91,4 +91,5 @@ def _within(budget: Budget, row: Row) -> bool:
     else:
         count = budget.test_episodes(row.task)
     number = row.episode_seed - PROTOCOLS[row.protocol].start
-    return row.train_seed < budget.seeds and number < count
+    seeds = range(budget.first_seed, budget.first_seed + budget.seeds)
+    return row.train_seed in seeds and number < count

@@ -3,7 +3,7 @@
 Each method with critics is executed on the same starts and with the same weights: as its own paper
 deploys it, and by GEM's rule, with candidates of its own proposal, the lower confidence bound of
 its own critics, and support from GEM's behaviour density of the same training seed. GEM's rule has
-the paper's knobs of the suite, and those that validation seeds choose for the method.
+the paper's knobs of the suite, and those that validation seeds choose for each policy.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,12 +43,12 @@ def collect(study: Study) -> None:
     )
     study.evaluate(
         cell
-        for task, method, seed in policies
+        for policy in policies
         for cell in (
-            own_cell(study, task, method, seed),
-            _guided(study, task, method, seed, paper_knobs(task, n)),
+            own_cell(study, *policy),
+            _guided(study, *policy, paper_knobs(policy[0], n)),
             # A plan has no rows, and every weight costs the same.
-            _guided(study, task, method, seed, chosen(rows, task, method, n) or Knobs(n=n, wp=3.0)),
+            _guided(study, *policy, chosen(rows, *policy, n) or Knobs(n=n, wp=3.0)),
         )
     )
 
@@ -65,10 +65,14 @@ def settings(task: str, n: int) -> list[Knobs]:
     return [paper_knobs(task, n), *(Knobs(n=n, lam=lam, wp=weight) for weight in WEIGHTS)]
 
 
-def chosen(rows: Sequence[Row], task: str, method: str, n: int) -> Knobs | None:
-    """The knobs that validation seeds choose for a method; None unless they saw every setting."""
+def chosen(rows: Sequence[Row], task: str, method: str, seed: int, n: int) -> Knobs | None:
+    """The knobs that validation seeds choose for a policy; None unless they saw every setting.
+
+    Each policy has its own, as whoever deploys it has, so that policies can join others' rows.
+    """
     wanted = settings(task, n)
-    found = in_order(pick(rows, task=task, method=method, protocol="validation"), wanted)
+    seen_by_it = pick(rows, task=task, method=method, protocol="validation")
+    found = in_order([row for row in seen_by_it if row.train_seed == seed], wanted)
     seen = {Knobs.from_json(row.knobs) for row in found}
     return choose(found)[0].knobs if seen == set(wanted) else None
 
@@ -80,20 +84,32 @@ def render(facts: Facts) -> Document:
     lines, used = [], []
     for task in tasks_of(rows):
         for method in METHODS:
-            knobs = chosen(rows, task, method, n)
-            if method == "gem" or knobs is None:
+            of_method = pick(rows, task=task, method=method)
+            seeds = sorted({row.train_seed for row in of_method})
+            every = {seed: chosen(rows, task, method, seed, n) for seed in seeds}
+            knobs = {seed: each for seed, each in every.items() if each is not None}
+            if method == "gem" or not knobs:
                 continue
             own, papers, best = _of_common_seeds(
-                pick(rows, task=task, method=method, knobs=each)
-                for each in (own_knobs(method), paper_knobs(task, n), knobs)
+                (
+                    pick(of_method, method=method, knobs=own_knobs(method)),
+                    pick(of_method, method=method, knobs=paper_knobs(task, n)),
+                    [
+                        row
+                        for seed, each in knobs.items()
+                        for row in pick(of_method, method=method, knobs=each)
+                        if row.train_seed == seed
+                    ],
+                )
             )
             if not own:
                 continue
+            told = [_weight(knobs[seed]) for seed in sorted({row.train_seed for row in best})]
             used += [*own, *papers, *best]
             changed = change(best, own)
             violation = changed.audits[0]
             line = [task, TITLES[method], own_knobs(method).describe(), str(score_of(own))]
-            line += [str(score_of(papers)), _weight(knobs), str(score_of(best)), changed.cells[0]]
+            line += [str(score_of(papers)), ", ".join(told), str(score_of(best)), changed.cells[0]]
             line += ["–" if violation is None else f"{violation:+.4f}"]
             lines.append((*line, str(len({row.train_seed for row in best}))))
     if not lines:
@@ -104,9 +120,9 @@ def render(facts: Facts) -> Document:
     )  # fmt: skip
     return document.add(
         label(used, f"GEM's rule at the suite's λ, N = {n}"),
-        "The weights of a line are the same; differences are paired by start. The chosen w_p is "
-        "the best of a few on validation seeds, for the method and the task. With one training "
-        "seed the error is between its episodes.",
+        "The networks of a line are the same; differences are paired by start. The chosen w_p is "
+        "the best of a few on validation seeds, for each trained policy. With one training seed "
+        "the error is between its episodes.",
         Table("Own deployment and GEM's rule, normalized scores on test seeds", headings, lines),
     )
 

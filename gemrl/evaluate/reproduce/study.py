@@ -47,7 +47,9 @@ class Budget:
     steps: int = 100_000
     """Updates of each training."""
     seeds: int = 3
-    """Training seeds."""
+    """How many training seeds."""
+    first_seed: int = 0
+    """The first of them: later ones join rows that are there already."""
     episodes: int | None = None
     """Test episodes a cell; by default as many as the task has. Half as many choose knobs."""
     n: int = 1024
@@ -86,7 +88,8 @@ class Budget:
             raise ConfigError("freeze_behavior = False: then there is no density without GEM")
         if self.method_steps is not None and self.method_steps < 1:
             raise ConfigError(f"method_steps = {self.method_steps}: must be at least 1")
-        for name, least in (("steps", 1), ("seeds", 1), ("n", 1), ("sweep_n", 1)):
+        least_of = {"steps": 1, "seeds": 1, "first_seed": 0, "n": 1, "sweep_n": 1}
+        for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} = {getattr(self, name)}: must be at least {least}")
         if self.episodes is not None and self.episodes < 1:
@@ -116,7 +119,8 @@ class Study:
     @property
     def seeds(self) -> range:
         """Training seeds."""
-        return range(self.budget.seeds)
+        first = self.budget.first_seed
+        return range(first, first + self.budget.seeds)
 
     @property
     def gem_seeds(self) -> range:
@@ -129,7 +133,7 @@ class Study:
     def others(self) -> dict[str, range]:
         """The methods that are trained by themselves, and the seeds of each."""
         names = [name for name in self.budget.methods if name not in (gem.METHOD.name, *BASELINES)]
-        return {name: range(1) if method_named(name).heavy else self.seeds for name in names}
+        return {n: self.seeds[:1] if method_named(n).heavy else self.seeds for n in names}
 
     def policy(self, task: str, method: str, seed: int, updates: int | None = None) -> Path:
         """Folder of a policy: the last one of its training, or that after so many updates."""
@@ -242,7 +246,7 @@ class Study:
 
     def dataset(self, task: str) -> Dataset:
         """The data that a task's policies were trained on."""
-        return load_bundle(self.density(task, 0)).read_data()
+        return load_bundle(self.density(task, self.budget.first_seed)).read_data()
 
     def evaluate(self, cells: Iterable[Cell]) -> list[Row]:
         """The rows of the cells, of which those that are missing are run."""
@@ -312,7 +316,7 @@ class Plan(Study):
         """
         trainings = len(self.budget.tasks) * len(self.gem_seeds)
         others = len(self.budget.tasks) * sum(map(len, self.others.values()))
-        config = self.config(self.budget.tasks[0], 0)
+        config = self.config(self.budget.tasks[0], self.budget.first_seed)
         updates = sum(phase.steps for phase in gem.METHOD.phases(config))
         training = trainings * updates / UPDATES_A_SECOND
         what = f"trainings of {config.steps:,}" if self.budget.gem else f"densities of {updates:,}"
