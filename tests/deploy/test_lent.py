@@ -1,6 +1,8 @@
 """A lone client's connection is read by the deciding thread, to the same answers."""
 
+import contextlib
 import socket as sockets
+import threading
 import time
 
 import numpy as np
@@ -12,6 +14,8 @@ from websockets.frames import Frame, Opcode
 import gemrl
 from gemrl.deploy.serve import ServeConfig, Server, lent, wire
 from gemrl.deploy.serve import socket as serve_socket
+from gemrl.deploy.serve.decider import Decider
+from gemrl.deploy.serve.log import LogConfig, read_log
 
 KNOBS = gemrl.Knobs(n=8, wp=0.5)
 
@@ -31,7 +35,7 @@ def server(fast_policy):
         yield running
         until(lambda: not running.service.connections)
         assert not running.service.in_progress
-        assert not running.service.engine.has_lent
+        assert not running.service.lent
 
 
 def until(true, seconds=20.0):
@@ -48,7 +52,7 @@ def lend(server, say, obs):
     def is_lent():
         say(observation=obs, seed=0)
         time.sleep(0.002)
-        return server.service.engine.has_lent
+        return server.service.lent
 
     until(is_lent)
 
@@ -87,13 +91,13 @@ def test_a_second_client_gets_its_answers_and_the_first_goes_on(server, fast_pol
     with talking(server) as first:
         lend(server, first, obs)
         with talking(server) as second:
-            until(lambda: not server.service.engine.has_lent)
+            until(lambda: not server.service.lent)
             for seed in range(20):
                 for say in (first, second):
                     assert say(observation=obs, seed=seed)["action"] == action(
                         fast_policy, obs, seed
                     )
-            assert not server.service.engine.has_lent
+            assert not server.service.lent
         until(lambda: server.service.connections == 1)
         lend(server, first, obs)
 
@@ -191,10 +195,12 @@ def test_a_client_that_does_not_read_gets_all_of_its_answers_later(
         server.service.engine._lent.socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, 1)
         say.socket.socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 1)
         monkeypatch.setattr(lent.Lent, "give_back", noted)
-        for seed in range(100):
-            say.socket.send(wire.pack({"observation": obs, "seed": seed}))
-            time.sleep(0.004)
-        for seed in range(100):
+        sent = 0
+        while not any(unsent) and sent < 400:
+            say.socket.send(wire.pack({"observation": obs, "seed": sent}))
+            sent += 1
+            time.sleep(0.02)
+        for seed in range(sent):
             answer = wire.unpack(say.socket.recv())
             assert (answer["seed"], answer["action"]) == (seed, action(fast_policy, obs, seed))
     assert any(unsent)
@@ -204,7 +210,7 @@ def test_a_silent_client_is_asked_whether_it_is_there(server, observations, monk
     monkeypatch.setattr(serve_socket, "PING_SECONDS", 0.1)
     with talking(server) as say:
         lend(server, say, observations[0])
-        until(lambda: not server.service.engine.has_lent)
+        until(lambda: not server.service.lent)
         # It answers pings, so it is kept, and is lent again once it asks.
         time.sleep(1.0)
         lend(server, say, observations[0])
@@ -231,3 +237,149 @@ def test_a_deadline_is_kept_and_a_late_request_refused(server, observations):
         said = say(observation=obs, seed=0, deadline_ms=1e-3)
         assert said["error"]["type"] == "OverloadError"
         lend(server, say, obs)
+
+
+@pytest.fixture
+def slowly(monkeypatch):
+    """Lets a test do something between a message and its decision."""
+    decide, before = Decider.decide, []
+
+    def slow(self, jobs, deadlines):
+        while before:
+            before.pop()()
+        return decide(self, jobs, deadlines)
+
+    monkeypatch.setattr(Decider, "decide", slow)
+    return before
+
+
+def test_a_client_is_asked_for_a_sign_before_it_is_given_up(server, observations, monkeypatch):
+    monkeypatch.setattr(serve_socket, "PING_SECONDS", 0.5)
+    with talking(server, ping_interval=0.5) as say:
+        lend(server, say, observations[0])
+        # Its own pings give its connection back; it says nothing else.
+        time.sleep(2.5)
+        assert say(observation=observations[0], seed=0)["n_scored"] == 9
+
+
+@pytest.mark.parametrize("way", ["long answer", "wanted back"])
+def test_no_action_is_answered_after_its_deadline(server, slowly, observations, monkeypatch, way):
+    obs, receive = observations[0], lent.Lent.receive
+
+    def hold_up_the_loop():
+        server._loop.call_soon_threadsafe(time.sleep, 1.0)
+        time.sleep(0.05)
+
+    def wanted_at_once(self):
+        receive(self)
+        self.wanted = True
+
+    with talking(server) as say:
+        lend(server, say, obs)
+        time.sleep(0.3)
+        if way == "wanted back":
+            monkeypatch.setattr(lent.Lent, "receive", wanted_at_once)
+        slowly.append(hold_up_the_loop)
+        said = say(observation=obs, seed=1, deadline_ms=500, detail=way == "long answer")
+        assert said["error"]["type"] == "OverloadError"
+
+
+@pytest.mark.parametrize("how", ["close", "end", "reset"])
+def test_a_step_whose_client_has_gone_is_not_counted(server, slowly, observations, how):
+    obs = observations[0]
+    with contextlib.suppress(OSError, ConnectionClosed), talking(server) as say:
+        lend(server, say, obs)
+        slowly.append(lambda: time.sleep(0.5))
+        say.socket.send(wire.pack({"observation": obs, "episode": "left"}))
+        time.sleep(0.1)
+        if how == "reset":
+            linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
+            say.socket.socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, linger)
+            say.socket.socket.close()
+        elif how == "end":
+            say.socket.socket.shutdown(sockets.SHUT_RDWR)
+        else:
+            say.socket.close()
+    until(lambda: not (server.service.connections or server.service.in_progress))
+    with talking(server) as say:
+        assert say(observation=obs, episode="left")["t"] == 0
+
+
+def test_counts_have_what_the_client_has_seen(server, observations):
+    with talking(server) as say:
+        for number in range(1, 60):
+            say(observation=observations[0], seed=0)
+            text = ask(server, "/metrics")[2]
+            assert f"gemrl_decisions_total {number}.0" in text
+            assert f'gemrl_requests_total{{status="200",way="websocket"}} {number}.0' in text
+
+
+def test_the_last_decisions_are_told_in_their_order(server, observations):
+    obs = observations[0]
+    with talking(server) as say:
+        for _ in range(10):
+            for _ in range(3):
+                say(observation=obs, episode="ordered")
+            ask(server, observation=obs.tolist(), episode="ordered")
+        time.sleep(0.05)
+        told = ask(server, "/v1/recent?after=0")[2]["decisions"]
+    assert [line["t"] for line in told] == list(range(40))
+
+
+def test_where_no_more_files_can_be_opened_messages_are_answered_all_the_same(
+    server, observations, monkeypatch
+):
+    def no_more(file):
+        raise OSError(24, "Too many open files")
+
+    with talking(server) as say, monkeypatch.context() as patch:
+        patch.setattr(lent.os, "dup", no_more)
+        for seed in range(20):
+            assert say(observation=observations[0], seed=seed)["seed"] == seed
+        assert not server.service.lent
+
+
+def test_nonsense_after_a_message_is_no_defect_of_ours(server, observations, capfd):
+    message = wire.pack({"observation": observations[0], "seed": 5})
+    frame = Frame(Opcode.BINARY, message).serialize(mask=True)
+    with talking(server) as say:
+        lend(server, say, observations[0])
+        say.socket.socket.sendall(frame + b"\xff\xff nonsense")
+        with contextlib.suppress(ConnectionClosed):
+            say.socket.recv(timeout=20)
+            say.socket.recv(timeout=20)
+            raise AssertionError("it was not closed")
+    assert 'status="500"' not in ask(server, "/metrics")[2]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_count_that_fails_ends_nothing(server, observations, monkeypatch, capfd):
+    with talking(server) as say:
+        with monkeypatch.context() as patch:
+            patch.setattr(server.service.engine, "done", lambda outcome: 1 / 0)
+            lend(server, say, observations[0])
+            time.sleep(0.05)
+        before = server.service.metrics.counts["decisions"]
+        say(observation=observations[0], seed=0)
+        until(lambda: server.service.metrics.counts["decisions"] == before + 1)
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_decision_that_outlasts_the_time_to_drain_is_in_the_log(
+    fast_policy, slowly, observations, tmp_path
+):
+    config = ServeConfig(port=0, drain_seconds=0.1)
+    log = LogConfig(tmp_path / "log")
+    with Server(fast_policy, config, knobs=KNOBS, log=log) as running:
+        with contextlib.suppress(ConnectionClosed), talking(running) as say:
+            lend(running, say, observations[0])
+            slowly.append(lambda: time.sleep(0.7))
+            say.socket.send(wire.pack({"observation": observations[0], "seed": 77}))
+            time.sleep(0.1)
+            stopping = threading.Thread(target=running.stop)
+            stopping.start()
+            answered = False
+            answered = wire.unpack(say.socket.recv(timeout=10))["seed"] == 77
+        stopping.join()
+    seeds = [line["seed"] for _, _, lines in read_log(tmp_path / "log") for line in lines]
+    assert (77 in seeds) == answered

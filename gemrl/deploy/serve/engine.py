@@ -30,6 +30,8 @@ LAG_KEPT = 0.9
 SLICE_SECONDS = 0.01
 # Where nothing was decided for so long, a request is tried that should be late.
 TRY_SECONDS = 0.05
+# The event loop may be late, but not so late.
+STOP_SECONDS = 5.0
 # With overload="anchor" this many times the queue may wait, since anchors are soon decided.
 ANCHORS_WAITING = 4
 
@@ -76,14 +78,16 @@ class Engine:
         self._answers: deque[Answers] = deque()
         """Those that the event loop has not yet heard of."""
         self._lent: Lent | None = None
+        self._hung_up = threading.Event()
         self._untold: deque[Outcome] = deque()
-        """Those answered directly that `done` has not yet heard of."""
+        """Those answered, in their order, that `done` has not yet heard of."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="deciding", daemon=True)
 
     def start(self) -> None:
         """Begin to decide for the event loop that runs here."""
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._beat = self._loop.create_task(self._watch())
         self._asked, self._decided = Bell(), Bell()
         self._loop.add_reader(self._decided.file, self._hear)
@@ -99,9 +103,13 @@ class Engine:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """In the event loop: let `done` hear of what was answered without it."""
-        while self._untold:
-            self.done(self._untold.popleft())
+        """In the event loop: let `done` hear of what was answered."""
+        for _ in range(len(self._untold)):
+            try:
+                self.done(self._untold.popleft())
+            except Exception:
+                # Counts that fail must not end the beat, nor keep others from being counted.
+                traceback.print_exc()
 
     def stop(self) -> None:
         """Turn away what still waits, and end the thread."""
@@ -116,6 +124,8 @@ class Engine:
         else:
             # In the loop's own thread, where no request can be between its place and its ring.
             self._loop.call_soon_threadsafe(self._hang_up)
+            if threading.get_ident() != self._loop_thread:
+                self._hung_up.wait(STOP_SECONDS)
 
     def _hang_up(self) -> None:
         """The last that the event loop hears of the thread."""
@@ -124,6 +134,7 @@ class Engine:
         self._close()
         self._settle()
         self.catch_up()
+        self._hung_up.set()
 
     def _close(self) -> None:
         self._asked.close()
@@ -158,22 +169,17 @@ class Engine:
         if asleep:
             self._asked.ring()
 
-    @property
-    def has_lent(self) -> bool:
-        """Whether the thread reads a connection."""
-        return self._lent is not None
-
     def submit(
-        self, ask: Ask, decided: Callable[[Outcome | Exception], None], directly: bool = False
+        self, ask: Ask, decided: Callable[[Outcome | Exception], None], lent: Lent | None = None
     ) -> Waiting:
         """Put a request into the queue; `decided` hears of its end.
 
-        Both happen in the event loop, or, directly, in the thread that decides.
+        Both happen in the event loop, or, of a connection that is lent, in the thread that decides.
         """
         limit = self.wait if ask.deadline_ms is None else ask.deadline_ms / 1000
         # It may have waited so long to be read, and its answer may wait as long to be sent.
         held_up = 2 * self.lag if ask.deadline_ms is not None else 0.0
-        one = Waiting(ask, decided, ask.arrived + limit - held_up, directly=directly)
+        one = Waiting(ask, decided, ask.arrived + limit - held_up, lent=lent)
         rows = len(ask.rows)
         with self._lock:
             if self._stopping:
@@ -195,7 +201,7 @@ class Engine:
                 # A search that may end early makes room for this one.
                 self._running.bring_forward(self._latest_start(one) - self._ending)
             asleep, self._asleep = self._asleep, False
-        if asleep and not directly:
+        if asleep and lent is None:
             self._asked.ring()
         return one
 
@@ -221,7 +227,7 @@ class Engine:
                 self._asleep = not taken
                 lent = self._lent
                 if lent is not None and (
-                    lent.wanted or not lent.here or not all(one.directly for one in taken)
+                    lent.wanted or not lent.here or any(one.lent is None for one in taken)
                 ):
                     # Somebody else is there: what comes is read while others are decided.
                     self._give_back()
@@ -356,11 +362,18 @@ class Engine:
 
     def _answer(self, answers: Answers) -> None:
         """Hand answers to the event loop, all in one call, and give those that are given here."""
-        here = [answer for answer in answers if answer[0].directly]
-        if len(here) < len(answers):
-            self._answers.append([answer for answer in answers if not answer[0].directly])
+        there = [answer for answer in answers if answer[0].lent is None]
+        if there:
+            self._answers.append(there)
             self._decided.ring()
-        self._tell_all(here)
+        for one, outcome in answers:
+            if one.lent is None:
+                continue
+            if one.lent.may_answer(outcome):
+                self._tell_all([(one, outcome)])
+            elif self._loop is not None and not self._loop.is_closed():
+                # Not by the bell, which may be heard before the connection is back.
+                self._loop.call_soon_threadsafe(self._tell_all, [(one, outcome)])
 
     def _hear(self) -> None:
         """In the event loop, when the thread has rung."""
@@ -389,8 +402,8 @@ class Engine:
             said = "it was decided after its deadline: ask again later"
             one.decided(self._shed("late", said))
         else:
+            here = one.lent is not None and one.lent.here
+            self._untold.append(outcome)
             one.decided(outcome if outcome.refusal is None else outcome.refusal)
-            if one.directly:
-                self._untold.append(outcome)
-            else:
-                self._loop.call_soon(self.done, outcome)
+            if not here:
+                self._loop.call_soon(self.catch_up)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from websockets.frames import Frame, Opcode
+from websockets.protocol import OPEN
 
 from gemrl.deploy.serve import wire
 from gemrl.deploy.serve.answers import LARGE
@@ -62,28 +63,46 @@ class Lent:
     def receive(self) -> None:
         """Ask what has come."""
         arrived = time.perf_counter()
-        try:
-            data = self.socket.recv(LARGE)
-        except BlockingIOError:
+        if (found := self._read()) is None:
             return
-        except OSError:  # The event loop will find the same.
-            data = b""
-        events: Sequence[Any] = ()
-        if data:
-            self.owner.wire.receive_data(data)
-            events = self.owner.wire.events_received()
-        message = _message(events)
+        events, gone = found
+        message = _message(events) if self.owner.wire.state is OPEN else None
         if message is None:
-            return self.give_back(events)
+            return self.give_back(events, gone=gone)
         try:
-            self._waiting = self.owner.ask_directly(wire.unpack(message), arrived, self.decided)
+            self._waiting = self.owner.ask_directly(wire.unpack(message), arrived, self)
         except Exception as error:
             self.decided(error)
 
+    def _read(self) -> tuple[list[Any], bool] | None:
+        """What has come, and whether the client has gone; None where nothing has."""
+        try:
+            data = self.socket.recv(LARGE)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if data:
+            self.owner.wire.receive_data(data)
+        return (list(self.owner.wire.events_received()) if data else []), not data
+
+    def may_answer(self, outcome: Outcome | Exception) -> bool:
+        """Whether the thread answers its message with this. Else the connection is the event loop's
+        again, where a client that has said more meanwhile, or has gone, is heard first.
+        """
+        plain = isinstance(outcome, Outcome) and outcome.refusal is None and not outcome.is_large
+        if self.here and not plain:
+            self.give_back()
+        elif self.here and (found := self._read()) is not None:
+            self.give_back(found[0], gone=found[1])
+        return self.here
+
     def decided(self, outcome: Outcome | Exception) -> None:
-        """Answer, where the answer is a plain one too; else the event loop does it."""
+        """Answer; in the event loop, where the connection is there."""
+        if not self.here:
+            return self.owner.decided(outcome)
         self._waiting = None
-        if self.here and isinstance(outcome, Outcome) and not outcome.is_large:
+        if isinstance(outcome, Outcome):
             try:
                 self.owner.wire.send_binary(self.owner.packed(outcome))
             except Exception as error:
@@ -94,27 +113,32 @@ class Lent:
         self._in_loop(self.owner.decided, outcome)
 
     def _send(self, answer: bytes) -> None:
+        # Counted first: the client may ask for the counts as soon as it has the answer.
+        self.owner.answered_directly()
         try:
             sent = self.socket.send(answer)
         except BlockingIOError:  # The client does not read.
             sent = 0
-        except OSError:  # It has gone, and the event loop will find the same.
+        except OSError:  # It has gone, and the next look at it will tell.
             sent = len(answer)
-        self.owner.answered_directly()
         if sent < len(answer):
             self.give_back(unsent=answer[sent:])
 
     def give_back(
-        self, events: Sequence[Any] = (), unsent: bytes = b"", asked: bool = False
+        self,
+        events: Sequence[Any] = (),
+        unsent: bytes = b"",
+        asked: bool = False,
+        gone: bool = False,
     ) -> None:
-        """Leave the connection to the event loop, with what came, what was not sent, and whether a
-        message is asked whose end the loop will hear of.
+        """Leave the connection to the event loop, with what came, what was not sent, whether a
+        message is asked whose end the loop will hear of, and whether the client has gone.
         """
         if self.here:
             self.here = False
             self.socket.close()
             asked = asked or self._waiting is not None
-            self._in_loop(self.owner.returned, events, unsent, asked, self._waiting)
+            self._in_loop(self.owner.returned, events, unsent, asked, self._waiting, gone)
 
     def _in_loop(self, call: Callable[..., None], *words: Any) -> None:
         if not self.owner.loop.is_closed():

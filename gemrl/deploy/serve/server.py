@@ -155,9 +155,9 @@ class Server:
         """Take nothing new, wait for what was taken, then end."""
         assert self._loop is not None
         end = self._loop.time() + self.config.drain_seconds
-        engine = self.service.engine
-        engine.take_back()
-        while (self.service.in_progress or engine.has_lent) and self._loop.time() < end:
+        service = self.service
+        service.engine.take_back()
+        while (service.in_progress or service.lent) and self._loop.time() < end:
             await asyncio.sleep(0.01)
         # Answers that were just made are still on their way out.
         await asyncio.sleep(0.05)

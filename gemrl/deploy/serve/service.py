@@ -24,6 +24,7 @@ from gemrl.deploy.serve.config import ServeConfig
 from gemrl.deploy.serve.decider import Decider, Job, Outcome
 from gemrl.deploy.serve.engine import Engine
 from gemrl.deploy.serve.histories import Histories
+from gemrl.deploy.serve.lent import Lent
 from gemrl.deploy.serve.live import Live
 from gemrl.deploy.serve.log import DecisionLog, LogConfig
 from gemrl.deploy.serve.metrics import Metrics, Values
@@ -123,6 +124,8 @@ class Service:
         self.metrics = Metrics(self._counts, self._levels)
         self.connections = 0
         self.in_progress = 0
+        self.lent = False
+        """Whether the deciding thread has a connection, as far as the event loop knows."""
         self.ready = False
         self.draining = False
 
@@ -193,7 +196,7 @@ class Service:
         source: str,
         arrived: float,
         decided: Callable[[Outcome | Exception], None],
-        directly: bool = False,
+        lent: Lent | None = None,
     ) -> Waiting:
         """Put a request into the queue; `decided` hears of its end: see `Engine.submit`."""
         if self.draining or not self.ready:
@@ -209,7 +212,7 @@ class Service:
             decided(outcome)
 
         try:
-            return self.engine.submit(ask, ended, directly)
+            return self.engine.submit(ask, ended, lent)
         except OverloadError:
             self.reader.give_back(ask)
             raise

@@ -94,6 +94,10 @@ class Socket(asyncio.Protocol):
         if self._accepted:
             self.service.connections -= 1
         self._take_back()
+        self._leave()
+
+    def _leave(self) -> None:
+        """What was asked need not be answered."""
         if self._waiting is not None:
             self.service.leave(self._waiting)
         if self._asking:
@@ -142,41 +146,50 @@ class Socket(asyncio.Protocol):
         if not (alone and quiet and written and service.engine.is_idle):
             return
         if self.wire.state is OPEN and not self.transport.is_closing():
+            try:
+                lent = Lent(self, self.transport.get_extra_info("socket").fileno())
+            except OSError:  # Too many files are open: it goes on as it is.
+                return
             self._read_on(False)
-            self._lent = True
-            service.engine.lend(Lent(self, self.transport.get_extra_info("socket").fileno()))
+            self._lent = service.lent = True
+            service.engine.lend(lent)
 
     def _take_back(self) -> None:
         """Ask for the connection, where it is lent; `returned` is called when it is here."""
         if self._lent:
             self.service.engine.take_back()
 
-    def ask_directly(
-        self, values: Any, arrived: float, decided: Callable[[Outcome | Exception], None]
-    ) -> Waiting:
+    def ask_directly(self, values: Any, arrived: float, lent: Lent) -> Waiting:
         """In the deciding thread: put a message into the queue."""
         self._heard = True
-        return self.service.begin(values, "websocket", arrived, decided, directly=True)
+        return self.service.begin(values, "websocket", arrived, lent.decided, lent)
 
     def answered_directly(self) -> None:
-        """In the deciding thread: an answer was sent."""
+        """In the deciding thread: count an answer."""
         self.service.metrics.answered("websocket", 200)
 
     def returned(
-        self, events: Sequence[Any], unsent: bytes, asked: bool, waiting: Waiting | None
+        self,
+        events: Sequence[Any],
+        unsent: bytes,
+        asked: bool,
+        waiting: Waiting | None,
+        gone: bool,
     ) -> None:
         """The connection is here again: see `Lent.give_back`."""
-        self._lent = False
-        if self.transport.is_closing():
-            if waiting is not None:
-                self.service.leave(waiting)
-            return
+        self._lent = self.service.lent = False
+        self._heard = True  # Nobody has asked it for a sign.
         if asked:
             self._asking, self._waiting = True, waiting
             self.service.in_progress += 1
-        if unsent:
-            self.transport.write(unsent)
-        self._heed(events)
+        if gone:
+            self.transport.close()
+        if not self.transport.is_closing():
+            if unsent:
+                self.transport.write(unsent)
+            self._heed(events)
+        if self.transport.is_closing():
+            self._leave()
 
     def _handshake(self, request: Request) -> None:
         path = request.path.partition("?")[0]

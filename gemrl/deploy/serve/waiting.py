@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gemrl.decide.search import CHUNK
 from gemrl.deploy.serve.decider import Outcome
 from gemrl.deploy.serve.requests import Ask
+
+if TYPE_CHECKING:
+    from gemrl.deploy.serve.lent import Lent
 
 # What passes between a decision and its answer on the wire, beside the measured cost.
 REPLY_SECONDS = 1e-3
@@ -27,8 +31,8 @@ class Waiting:
     fallback: str | None = None
     gone: bool = False
     """Whether nobody waits for it any more."""
-    directly: bool = False
-    """Whether it came from a connection that the deciding thread reads, and is answered there."""
+    lent: "Lent | None" = None
+    """The connection that the deciding thread has read it from, and answers it by."""
 
     @property
     def timed(self) -> bool:
