@@ -153,6 +153,8 @@ class Engine:
     def lend(self, lent: Lent) -> None:
         """Have the thread read a connection too, from the event loop, until it gives that back."""
         with self._lock:
+            if self._stopping:
+                return lent.give_back()
             self._lent = lent
             asleep, self._asleep = self._asleep, False
         if asleep:
@@ -369,7 +371,14 @@ class Engine:
         for one, outcome in answers:
             if one.lent is None:
                 continue
-            if one.lent.may_answer(outcome):
+            try:
+                here = one.lent.may_answer(outcome)
+            except Exception:
+                # As in `_decide`.
+                traceback.print_exc()
+                one.lent.give_back()
+                here = False
+            if here:
                 self._tell_all([(one, outcome)])
             elif self._loop is not None and not self._loop.is_closed():
                 # Not by the bell, which may be heard before the connection is back.
