@@ -124,8 +124,8 @@ class Service:
         self.metrics = Metrics(self._counts, self._levels)
         self.connections = 0
         self.in_progress = 0
-        self.lent = False
-        """Whether the deciding thread has a connection, as far as the event loop knows."""
+        self.lent = 0
+        """Connections that the deciding thread has, as far as the event loop knows."""
         self.ready = False
         self.draining = False
 

@@ -151,7 +151,8 @@ class Socket(asyncio.Protocol):
             except OSError:  # Too many files are open: it goes on as it is.
                 return
             self._read_on(False)
-            self._lent = service.lent = True
+            self._lent = True
+            service.lent += 1
             service.engine.lend(lent)
 
     def _take_back(self) -> None:
@@ -177,7 +178,8 @@ class Socket(asyncio.Protocol):
         gone: bool,
     ) -> None:
         """The connection is here again: see `Lent.give_back`."""
-        self._lent = self.service.lent = False
+        self._lent = False
+        self.service.lent -= 1
         self._heard = True  # Nobody has asked it for a sign.
         if asked:
             self._asking, self._waiting = True, waiting

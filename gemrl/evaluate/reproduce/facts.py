@@ -91,5 +91,4 @@ def _within(budget: Budget, row: Row) -> bool:
     else:
         count = budget.test_episodes(row.task)
     number = row.episode_seed - PROTOCOLS[row.protocol].start
-    seeds = range(budget.first_seed, budget.first_seed + budget.seeds)
-    return row.train_seed in seeds and number < count
+    return row.train_seed in budget.training_seeds and number < count

@@ -99,6 +99,11 @@ class Budget:
         if self.knobs not in ("chosen", "paper"):
             raise ConfigError(f"knobs = {self.knobs!r}: must be chosen or paper")
 
+    @property
+    def training_seeds(self) -> range:
+        """The seeds that policies are trained with."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
     def test_episodes(self, task: str) -> int:
         """Episodes of a cell on test seeds."""
         return task_named(task).episodes if self.episodes is None else self.episodes
@@ -119,8 +124,7 @@ class Study:
     @property
     def seeds(self) -> range:
         """Training seeds."""
-        first = self.budget.first_seed
-        return range(first, first + self.budget.seeds)
+        return self.budget.training_seeds
 
     @property
     def gem_seeds(self) -> range:
