@@ -38,13 +38,23 @@ class Job:
 def job(title: str, data: str, config: MethodConfig, out: Path, *more: str) -> Job:
     """The job of a training with these settings; `more` are further words."""
     method = method_of(config)
-    words = [data, "--method", method.name, *more]
+    words = (data, "--method", method.name, *more, *settings_words(config))
+    return Job(title, words, out, sum(phase.steps for phase in method.phases(config)))
+
+
+def settings_words(config: MethodConfig) -> list[str]:
+    """Settings as flags of `gemrl train`: all, as the task can have another default than the class.
+
+    A switch takes no word after it.
+    """
+    words = []
     for setting in fields(config):
-        value = getattr(config, setting.name)
-        if value != setting.default:
-            several = value if isinstance(value, tuple) else (value,)
-            words += [f"--{setting.name.replace('_', '-')}", *map(str, several)]
-    return Job(title, tuple(words), out, sum(phase.steps for phase in method.phases(config)))
+        name, value = setting.name.replace("_", "-"), getattr(config, setting.name)
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
+    return words
 
 
 class Worker:
