@@ -79,6 +79,9 @@ class ReproduceArgs(WhereArgs):
     """Methods to train and compare beside GEM, IQL and BC (scores and interface), or `all`."""
     method_steps: int | None = None
     """Updates of each training of these; by default as many as GEM's."""
+    method_settings: tuple[str, ...] = ()
+    """Settings of these that are not their own, such as dt.batch_size=16 or cql.lagrange=true; the
+    tables tell them."""
     gem: bool = True
     """Train and evaluate GEM, IQL and BC. Without (scores and interface), of GEM its behaviour
     density alone is trained, and the methods' rows join those that are there already."""
@@ -208,7 +211,8 @@ def reproduce(args: ReproduceArgs) -> None:
     """Reproduce one table or figure, or all of them."""
     from gemrl.evaluate.reproduce import REPRODUCTIONS, render
     from gemrl.evaluate.reproduce import reproduce as run_study
-    from gemrl.evaluate.reproduce.study import Budget, Study
+    from gemrl.evaluate.reproduce.budget import Budget
+    from gemrl.evaluate.reproduce.study import Study
     from gemrl.progress import said_on_success
 
     names = list(REPRODUCTIONS) if args.name == "all" else [args.name]
@@ -240,6 +244,7 @@ def reproduce(args: ReproduceArgs) -> None:
             data_steps=args.data_steps,
             methods=methods,
             method_steps=args.method_steps,
+            method_settings=_method_settings(args.method_settings),
             gem=args.gem,
         )
         study = Study(budget, args.out, runner_of(args))
@@ -252,12 +257,31 @@ def reproduce(args: ReproduceArgs) -> None:
 
 def _methods(args: ReproduceArgs) -> tuple[str, ...]:
     """The methods that are named; `all` is without those that are trained with GEM, where it is."""
-    from gemrl.evaluate.reproduce.study import BASELINES
+    from gemrl.evaluate.reproduce.budget import BASELINES
     from gemrl.methods import METHODS
 
     if args.methods != ("all",):
         return args.methods
     return tuple(name for name in METHODS if args.gem or name not in ("gem", *BASELINES))
+
+
+def _method_settings(words: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Settings by method and name, of words such as dt.batch_size=16."""
+    found: dict[str, dict[str, Any]] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        method, dot, setting = name.partition(".")
+        setting = setting.replace("-", "_")
+        try:
+            if not (equals and dot) or setting in found.get(method, {}):
+                raise ValueError
+            found.setdefault(method, {})[setting] = json.loads(value)
+        except ValueError:
+            raise ConfigError(
+                f"--method-settings {word}: must be METHOD.SETTING=VALUE, once for each setting, "
+                "with a number, true, false, null or a list such as [256,256]"
+            ) from None
+    return found
 
 
 def _with_critics(methods: tuple[str, ...], named: bool) -> tuple[str, ...]:

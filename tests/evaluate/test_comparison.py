@@ -61,6 +61,20 @@ def test_a_method_below_both_the_data_and_cloning_is_named(parts):
     assert said == [f"Below both the data's own episodes and behaviour cloning: CQL on {TASK}."]
 
 
+def test_settings_that_are_not_a_methods_own_are_told():
+    of_td3bc = {"task": TASK, "method": "td3bc", "settings": {"batch_size": 64}}
+    plain = {"task": TASK, "method": "cql", "settings": {}}
+    without_rows = {"task": TASK, "method": "dt", "settings": {"batch_size": 16}}
+    records = RECORDS | {"settings": [of_td3bc, plain, without_rows]}
+    said = [part for part in comparison.render(Facts(ROWS, records)) if "other set" in str(part)]
+    changed = "batch_size 64 instead of 256"
+    assert said == [f"With other settings than their own: TD3+BC on {TASK} ({changed})."]
+
+
+def test_where_all_have_their_own_settings_nothing_is_said_of_them(parts):
+    assert not [part for part in parts if isinstance(part, str) and "other settings" in part]
+
+
 def test_where_the_datas_returns_are_not_known_nothing_is_said_of_them():
     parts = comparison.render(Facts(ROWS, {}))
     assert not [part for part in parts if isinstance(part, str) and part.startswith("Below both")]

@@ -2,10 +2,11 @@
 
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.reproduce import mass_scale
+from gemrl.evaluate.reproduce.budget import Budget
 from gemrl.evaluate.reproduce.document import Plot, Table, write
 from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.select import BASELINE, paper_knobs
-from gemrl.evaluate.reproduce.study import Budget, Plan
+from gemrl.evaluate.reproduce.study import Plan
 from gemrl.evaluate.rows import Row
 
 UMAZE = "maze2d-umaze-v1"

@@ -14,6 +14,7 @@ from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.cells import here
 from gemrl.evaluate.reproduce import mechanisms
+from gemrl.evaluate.reproduce.budget import Budget
 from gemrl.evaluate.reproduce.document import Document, Plot, Table, write
 from gemrl.evaluate.reproduce.facts import Facts, facts_of
 from gemrl.evaluate.reproduce.mechanisms import (
@@ -27,7 +28,7 @@ from gemrl.evaluate.reproduce.mechanisms import (
 )
 from gemrl.evaluate.reproduce.mechanisms.fitting import datasets, fit, two_modes
 from gemrl.evaluate.reproduce.mechanisms.seen import Effort, Seen
-from gemrl.evaluate.reproduce.study import Budget, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rollouts import rollout
 from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import Estimate

@@ -5,9 +5,10 @@ import pytest
 
 from gemrl.errors import DataError
 from gemrl.evaluate.reproduce import nll_gap
+from gemrl.evaluate.reproduce.budget import Budget
 from gemrl.evaluate.reproduce.document import Plot, Table, write
 from gemrl.evaluate.reproduce.facts import Facts, facts_of
-from gemrl.evaluate.reproduce.study import Budget, Study
+from gemrl.evaluate.reproduce.study import Study
 
 UMAZE = "maze2d-umaze-v1"
 

@@ -25,13 +25,15 @@ from gemrl.evaluate.reproduce import (
     select,
     tuning,
 )
+from gemrl.evaluate.reproduce.budget import Budget
 from gemrl.evaluate.reproduce.document import Document, Table, write
 from gemrl.evaluate.reproduce.facts import Facts, facts_of
 from gemrl.evaluate.reproduce.lines import change, of_suite
 from gemrl.evaluate.reproduce.scores import best_step
-from gemrl.evaluate.reproduce.study import Budget, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rows import Row, pack_rows, read_rows
 from gemrl.evaluate.tune.fqe import FqeConfig
+from gemrl.learn.bundle import load_manifest
 
 UMAZE = "maze2d-umaze-v1"
 SMALL = Budget(
@@ -106,7 +108,8 @@ def test_a_second_run_computes_nothing(study):
 @pytest.fixture(scope="module")
 def without_gem(study, tmp_path_factory):
     """A method of its own, beside GEM's density alone."""
-    budget = replace(SMALL, gem=False, methods=("td3bc",), method_steps=8)
+    given = {"td3bc": {"batch_size": 32}}
+    budget = replace(SMALL, gem=False, methods=("td3bc",), method_steps=8, method_settings=given)
     found = Study(budget, tmp_path_factory.mktemp("others"), here)
     reproduce(["scores", "interface"], found)
     return found
@@ -156,6 +159,17 @@ def test_without_gem_methods_have_rows_of_both_rules_and_gem_has_none(without_ge
     assert "TD3+BC" in (without_gem.out / "scores.md").read_text()
     text = (without_gem.out / "interface.md").read_text()
     assert f"| {UMAZE} | TD3+BC |" in text
+
+
+def test_a_methods_settings_are_trained_with_recorded_and_told(without_gem):
+    config = load_manifest(without_gem.policy(UMAZE, "td3bc", 0))["config"]
+    assert (config["batch_size"], config["steps"]) == (32, 8)
+    for name in ("scores", "interface"):
+        text = (without_gem.out / f"{name}.md").read_text()
+        assert f"TD3+BC on {UMAZE} (batch_size 32 instead of 256)" in text
+    again = Study(without_gem.budget, without_gem.out, here)
+    again.train()
+    assert again.records("settings") == without_gem.records("settings")
 
 
 def test_the_interfaces_knobs_are_chosen_on_validation_rows_alone():
@@ -255,6 +269,30 @@ def test_the_command_renders_committed_rows_without_a_simulator(study, tmp_path,
         ),
         (["reproduce", "scores", "--no-gem"], "without GEM there must be at least one"),
         (["reproduce", "scores", "--no-gem", "--methods", "iql"], "none of gem, iql, bc"),
+        (
+            ["reproduce", "scores", "--methods", "dt", "--method-settings", "dt.batch=16"],
+            "dt has no 'batch' to set; it has batch_size",
+        ),
+        (
+            ["reproduce", "scores", "--methods", "dt", "--method-settings", "dt.steps=16"],
+            "dt has no 'steps' to set",
+        ),
+        (
+            ["reproduce", "scores", "--methods", "dt", "--method-settings", "dt.batch_size=0.5"],
+            "batch_size = 0.5: must be a whole number",
+        ),
+        (
+            ["reproduce", "scores", "--methods", "dt", "--method-settings", "cql.samples=4"],
+            "method_settings has 'cql', which is not among the methods",
+        ),
+        (
+            ["reproduce", "scores", "--methods", "dt", "--method-settings", "batch_size=16"],
+            "must be METHOD.SETTING=VALUE",
+        ),
+        (
+            ["reproduce", "scores", "--methods", "dt", "--method-settings", "dt.batch_size=many"],
+            "must be METHOD.SETTING=VALUE",
+        ),
         (["reproduce", "scores", "--rows", ".", "--no-gem"], "--no-gem does not go with --rows"),
         (["sweep"], "at least one run folder"),
     ],

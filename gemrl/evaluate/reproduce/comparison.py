@@ -1,6 +1,6 @@
 """Every method that a study has trained, as its own paper deploys it, beside GEM and the data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.choose import score_of
+from gemrl.evaluate.reproduce.budget import BASELINES
 from gemrl.evaluate.reproduce.document import Table
 from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import label
@@ -21,7 +22,7 @@ from gemrl.evaluate.reproduce.select import (
     sweep_rows,
     tasks_of,
 )
-from gemrl.evaluate.reproduce.study import BASELINES, Study
+from gemrl.evaluate.reproduce.study import SETTINGS, Study
 from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import (
     interquartile_mean,
@@ -120,6 +121,7 @@ def render(facts: Facts) -> list[str | Table]:
             ("task", DATA, *(TITLES[name] for name in names)),
             lines,
         ),
+        *other_settings(facts, ((row.task, row.method) for row in used)),
         *_below_both(found, {task: record["mean"] for task, record in data.items()}),
         *_over_tasks(found, names),
     ]
@@ -131,6 +133,26 @@ def _of_method(rows: Sequence[Row], task: str, method: str, n: int) -> list[Row]
         return []
     knobs = chosen_knobs(rows, task, n) if method == "gem" else own_knobs(method)
     return pick(rows, task=task, method=method, knobs=knobs)
+
+
+def other_settings(facts: Facts, shown: Iterable[tuple[str, str]]) -> list[str]:
+    """What was trained otherwise than the method's own settings for the task say, of the pairs of
+    task and method that are shown.
+    """
+    given = {
+        (record["task"], record["method"]): record["settings"]
+        for record in facts.records.get(SETTINGS, [])
+    }
+    told = []
+    for task, method in dict.fromkeys(shown):
+        own = METHODS[method].config.for_task(task)
+        changes = [
+            f"{name} {value} instead of {getattr(own, name)}"
+            for name, value in given.get((task, method), {}).items()
+        ]
+        if changes:
+            told.append(f"{TITLES[method]} on {task} ({', '.join(changes)})")
+    return [f"With other settings than their own: {', '.join(told)}."] if told else []
 
 
 def _below_both(found: dict[str, dict[str, list[Row]]], data: dict[str, float]) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gemrl.errors import DataError, GemrlError
+from gemrl.evaluate.reproduce.budget import Budget, shown
 from gemrl.evaluate.reproduce.select import (
     KNOB_WORDS,
     KnobsOf,
@@ -15,7 +16,7 @@ from gemrl.evaluate.reproduce.select import (
     sweep_rows,
     tasks_of,
 )
-from gemrl.evaluate.reproduce.study import STUDY, Budget, read_records, shown
+from gemrl.evaluate.reproduce.study import STUDY, read_records
 from gemrl.evaluate.rows import PROTOCOLS, Row, read_rows
 
 

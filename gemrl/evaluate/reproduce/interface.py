@@ -12,12 +12,19 @@ from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.choose import choose, score_of
-from gemrl.evaluate.reproduce.comparison import TITLES, WITHOUT_CRITICS, own_cell, own_knobs
+from gemrl.evaluate.reproduce.budget import BASELINES
+from gemrl.evaluate.reproduce.comparison import (
+    TITLES,
+    WITHOUT_CRITICS,
+    other_settings,
+    own_cell,
+    own_knobs,
+)
 from gemrl.evaluate.reproduce.document import Document, Table
 from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import change, label
 from gemrl.evaluate.reproduce.select import in_order, last_step, paper_knobs, pick, tasks_of
-from gemrl.evaluate.reproduce.study import BASELINES, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rows import Row
 from gemrl.methods import METHODS
 
@@ -124,6 +131,7 @@ def render(facts: Facts) -> Document:
         "the best of a few on validation seeds, for each trained policy. With one training seed "
         "the error is between its episodes.",
         Table("Own deployment and GEM's rule, normalized scores on test seeds", headings, lines),
+        *other_settings(facts, ((row.task, row.method) for row in used)),
     )
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from gemrl.evaluate.cells import Cell
+from gemrl.evaluate.reproduce.budget import BASELINES
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
 from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import COLUMNS, Found, by_suite_and_task, label
 from gemrl.evaluate.reproduce.select import BASELINE, KnobsOf, last_step, pick, tasks_of
-from gemrl.evaluate.reproduce.study import BASELINES, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rows import Row
 
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)

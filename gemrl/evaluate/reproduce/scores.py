@@ -8,6 +8,7 @@ from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.choose import score_of
 from gemrl.evaluate.reproduce import comparison
+from gemrl.evaluate.reproduce.budget import BASELINES
 from gemrl.evaluate.reproduce.document import Document, Plot, Table
 from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import label, of_suite
@@ -23,7 +24,7 @@ from gemrl.evaluate.reproduce.select import (
     sweep_rows,
     tasks_of,
 )
-from gemrl.evaluate.reproduce.study import BASELINES, Study
+from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import (
     Interval,

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from gemrl.data.storage import genuine_path, regenerated_path, write_text
 from gemrl.data.tasks import Task, task_named
 from gemrl.errors import ConfigError, DataError
 from gemrl.evaluate.cells import Cell, Runner, run_cells
+from gemrl.evaluate.reproduce.budget import BASELINES, Budget, shown
 from gemrl.evaluate.reproduce.select import (
     KnobsOf,
     knobs_of,
@@ -29,88 +30,14 @@ from gemrl.methods.gem import GemConfig
 from gemrl.methods.protocol import MethodConfig
 from gemrl.progress import bar, clock, say
 
-BASELINES = ("iql", "bc")
 STUDY = "study"
 """Name of the record that holds the budget."""
+SETTINGS = "settings"
+"""Name of the records with the settings of trainings that are not the method's own."""
 # What the estimate of time rests on: docs/performance.md. A core's updates a second with the
 # baselines beside GEM; microseconds of a decision, and of each of its candidates.
 UPDATES_A_SECOND = 95.0
 DECISION, CANDIDATE = 150e-6, 0.7e-6
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How much a reproduction may spend."""
-
-    tasks: tuple[str, ...]
-    """Tasks, by name."""
-    steps: int = 100_000
-    """Updates of each training."""
-    seeds: int = 3
-    """How many training seeds."""
-    first_seed: int = 0
-    """The first of them: later ones join rows that are there already."""
-    episodes: int | None = None
-    """Test episodes a cell; by default as many as the task has. Half as many choose knobs."""
-    n: int = 1024
-    """Candidates of the tables that hold N fixed."""
-    sweep_n: int = 64
-    """Candidates of the sweeps on validation seeds."""
-    knobs: str = "chosen"
-    """Knobs of the tables on test seeds: `chosen` on validation seeds by task, or `paper` for the
-    paper's own by suite."""
-    data_steps: int | None = None
-    """Transitions of a regenerated dataset; by default as many as the published one has."""
-    methods: tuple[str, ...] = ()
-    """Methods that are trained and compared beside GEM, IQL and BC."""
-    method_steps: int | None = None
-    """Updates of each training of these; by default as many as GEM's."""
-    gem: bool = True
-    """Whether GEM, IQL and BC are trained and evaluated; without, of GEM its behaviour density
-    alone is trained, for methods that join rows which are there already."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Further settings of GEM's training."""
-
-    def __post_init__(self) -> None:
-        for task in self.tasks:
-            task_named(task)
-        if not self.tasks:
-            raise ConfigError("tasks: there must be at least one")
-        for name in self.methods:
-            method_named(name)
-        together = [name for name in self.methods if name in (gem.METHOD.name, *BASELINES)]
-        if not self.gem and (together or not self.methods):
-            raise ConfigError(
-                f"methods = {self.methods}: without GEM there must be at least one, and none of "
-                f"{', '.join((gem.METHOD.name, *BASELINES))}, which are trained together"
-            )
-        if not self.gem and not self.settings.get("freeze_behavior", True):
-            raise ConfigError("freeze_behavior = False: then there is no density without GEM")
-        if self.method_steps is not None and self.method_steps < 1:
-            raise ConfigError(f"method_steps = {self.method_steps}: must be at least 1")
-        least_of = {"steps": 1, "seeds": 1, "first_seed": 0, "n": 1, "sweep_n": 1}
-        for name, least in least_of.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} = {getattr(self, name)}: must be at least {least}")
-        if self.episodes is not None and self.episodes < 1:
-            raise ConfigError(f"episodes = {self.episodes}: must be at least 1")
-        if self.data_steps is not None and self.data_steps < 1:
-            raise ConfigError(f"data_steps = {self.data_steps}: must be at least 1")
-        if self.knobs not in ("chosen", "paper"):
-            raise ConfigError(f"knobs = {self.knobs!r}: must be chosen or paper")
-
-    @property
-    def training_seeds(self) -> range:
-        """The seeds that policies are trained with."""
-        return range(self.first_seed, self.first_seed + self.seeds)
-
-    def test_episodes(self, task: str) -> int:
-        """Episodes of a cell on test seeds."""
-        return task_named(task).episodes if self.episodes is None else self.episodes
-
-    def validation_episodes(self, task: str) -> int:
-        """Episodes of a cell on validation seeds."""
-        return max(1, self.test_episodes(task) // 2)
 
 
 class Study:
@@ -158,7 +85,8 @@ class Study:
         """What GEM, or another method, is trained with."""
         if method != gem.METHOD.name:
             steps = self.budget.method_steps or self.budget.steps
-            return method_named(method).config.for_task(task, steps=steps, seed=seed)
+            given = self.budget.method_settings.get(method, {})
+            return method_named(method).config.for_task(task, steps=steps, seed=seed, **given)
         whole = GemConfig.for_task(task, steps=self.budget.steps, seed=seed, **self.budget.settings)
         if self.budget.gem:
             return whole
@@ -185,6 +113,17 @@ class Study:
                 jobs.append(job(title, data, config, run, "--task", task, *words))
         if jobs:
             run_jobs(jobs)
+        if self.others:
+            self._record_settings()
+
+    def _record_settings(self) -> None:
+        """Note which settings are not the methods' own, if only that there are none."""
+        kept = {(record["task"], record["method"]): record for record in self.records(SETTINGS)}
+        for task in self.budget.tasks:
+            for method in self.others:
+                given = self.budget.method_settings.get(method, {})
+                kept[task, method] = {"task": task, "method": method, "settings": given}
+        self.record(SETTINGS, list(kept.values()))
 
     def _wanted(self, task: str) -> Iterator[tuple[MethodConfig, Path, tuple[str, ...]]]:
         """The trainings of a task: settings, folder and further words of the command."""
@@ -339,11 +278,6 @@ def _seconds(cell: Cell) -> float:
     task = task_named(cell.task or "")
     steps = (cell.episodes or task.episodes) * task.horizon
     return steps * (1 / task.steps_per_second + DECISION + CANDIDATE * cell.knobs.n)
-
-
-def shown(budget: Budget) -> dict[str, Any]:
-    """A budget as its record has it."""
-    return asdict(budget) | {"tasks": list(budget.tasks), "methods": list(budget.methods)}
 
 
 def hours(seconds: float) -> str:

@@ -11,7 +11,8 @@ from gemrl.data.tasks import Task
 from gemrl.decide.gates import split_of
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy, load
-from gemrl.evaluate.reproduce.study import BASELINES, Study
+from gemrl.evaluate.reproduce.budget import BASELINES
+from gemrl.evaluate.reproduce.study import Study
 
 # Candidates of the states that are decided together.
 TOGETHER = 2**17
