@@ -14,6 +14,7 @@ from websockets.frames import Frame, Opcode
 import gemrl
 from gemrl.deploy.serve import ServeConfig, Server, lent, wire
 from gemrl.deploy.serve import socket as serve_socket
+from gemrl.deploy.serve.answers import LARGE
 from gemrl.deploy.serve.decider import Decider
 from gemrl.deploy.serve.log import LogConfig, read_log
 
@@ -383,3 +384,60 @@ def test_a_decision_that_outlasts_the_time_to_drain_is_in_the_log(
         stopping.join()
     seeds = [line["seed"] for _, _, lines in read_log(tmp_path / "log") for line in lines]
     assert (77 in seeds) == answered
+
+
+def test_a_connection_is_not_lent_to_a_thread_that_is_busy(server, slowly, observations):
+    """Its deadlines would begin when the thread is free, and stale actions would pass for fresh."""
+    obs, release = observations[0], threading.Event()
+    with talking(server) as say:
+        lend(server, say, obs)
+        slowly.append(lambda: release.wait(20))
+        with talking(server) as other:  # It asks and goes.
+            other.socket.send(wire.pack({"observation": obs, "seed": 0}))
+            until(lambda: not slowly)
+            other.socket.socket.shutdown(sockets.SHUT_RDWR)
+            until(lambda: server.service.connections == 1)
+        # A mistake, which the event loop answers alone.
+        assert say(nothing=1)["error"]["type"] == "RequestError"
+        time.sleep(0.05)
+        assert not server.service.lent
+        say.socket.send(wire.pack({"observation": obs, "seed": 1, "deadline_ms": 50}))
+        time.sleep(0.3)
+        release.set()
+        assert "OverloadError" in say.socket.recv()
+        lend(server, say, obs)
+
+
+def test_a_client_is_heard_while_its_own_long_message_is_decided(server, slowly, observations):
+    obs, release = observations[0], threading.Event()
+    with talking(server) as say:
+        lend(server, say, obs)
+        server.service.engine.costs.row = 0.02  # As for a larger policy.
+        slowly.append(lambda: release.wait(20))
+        say.socket.send(wire.pack({"observation": obs, "seed": 3}))
+        until(lambda: not slowly)
+        assert say.socket.ping().wait(10)
+        release.set()
+        assert wire.unpack(say.socket.recv())["seed"] == 3
+
+
+def test_a_client_that_goes_while_its_long_message_is_decided_is_noticed(
+    server, slowly, observations
+):
+    release = threading.Event()
+    with contextlib.suppress(OSError, ConnectionClosed), talking(server) as say:
+        lend(server, say, observations[0])
+        server.service.engine.costs.row = 0.02
+        slowly.append(lambda: release.wait(20))
+        say.socket.send(wire.pack({"observation": observations[0], "seed": 3}))
+        until(lambda: not slowly)
+        say.socket.socket.shutdown(sockets.SHUT_RDWR)
+        until(lambda: not server.service.connections, seconds=10)
+        release.set()
+
+
+@pytest.mark.parametrize(("more", "read"), [(0, True), (1, False)])
+def test_a_message_that_takes_long_to_read_is_not_read_by_the_deciding_thread(more, read):
+    """However little of it is the last part that comes."""
+    frame = Frame(Opcode.BINARY, bytes(LARGE + more))
+    assert (lent._message([frame]) is not None) == read

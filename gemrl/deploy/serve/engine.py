@@ -147,8 +147,8 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits, and no connection is lent."""
-        return not self._waiting and self._lent is None
+        """Whether nobody waits, nothing is being decided, and no connection is lent."""
+        return not self._waiting and self._running is None and self._lent is None
 
     def lend(self, lent: Lent) -> None:
         """Have the thread read a connection too, from the event loop, until it gives that back."""
@@ -229,14 +229,22 @@ class Engine:
                 self._asleep = not taken
                 lent = self._lent
                 if lent is not None and (
-                    lent.wanted or not lent.here or any(one.lent is None for one in taken)
+                    lent.wanted
+                    or not lent.here
+                    or any(one.lent is None for one in taken)
+                    or self._is_long(taken)
                 ):
-                    # Somebody else is there: what comes is read while others are decided.
+                    # Somebody else is there, or its client may have more to say, if only a ping.
                     self._give_back()
             if self._running is None:
                 self._listen()
             else:
                 self._decide(taken, self._running)
+
+    def _is_long(self, taken: Sequence[Waiting]) -> bool:
+        """Whether a client should be heard while these are decided."""
+        each = (self.costs.seconds(len(one.ask.rows), one.ask.candidates) for one in taken)
+        return sum(each) > SLICE_SECONDS
 
     def _listen(self) -> None:
         """Until there is something to do."""
@@ -345,10 +353,10 @@ class Engine:
         except Exception as error:
             # A defect of ours must not end the thread: all who come later would wait for ever.
             traceback.print_exc()
-            self._answer([(one, error) for one in taken])
+            self._finish([(one, error) for one in taken])
             return
         now = time.perf_counter()
-        self._answer(list(zip(taken, found, strict=True)))
+        self._finish(list(zip(taken, found, strict=True)))
         self._try_again = now + TRY_SECONDS
         self.batches += 1
         expected = self.costs.seconds(0, 0)
@@ -357,6 +365,12 @@ class Engine:
                 scored = [int(decision.n_scored) for decision in outcome.decisions]
                 expected += self.costs.seconds(len(scored), sum(scored) / len(scored), calls=0)
         self.costs.learn(expected, now - started)
+
+    def _finish(self, answers: Answers) -> None:
+        """Answer what was decided. First it is over: whoever hears of it may lend a connection."""
+        with self._lock:
+            self._running = None
+        self._answer(answers)
 
     def _shed(self, reason: str, message: str) -> OverloadError:
         self.shed[reason] += 1

@@ -146,8 +146,12 @@ class Lent:
 
 
 def _message(events: Sequence[Any]) -> bytes | None:
-    """The one whole message that has come; None where there is anything else, or nothing."""
+    """The one whole message that has come; None where there is anything else, or nothing.
+
+    One that takes long to read counts as something else.
+    """
     if len(events) != 1 or not isinstance(events[0], Frame):
         return None
     frame = events[0]
-    return bytes(frame.data) if frame.fin and frame.opcode is Opcode.BINARY else None
+    plain = frame.fin and frame.opcode is Opcode.BINARY and len(frame.data) <= LARGE
+    return bytes(frame.data) if plain else None
