@@ -1,5 +1,7 @@
 """The table of every method beside GEM, behaviour cloning and the data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_rows import NONE, TASK, made_row
@@ -11,6 +13,7 @@ from gemrl.evaluate.reproduce.document import Table
 from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.select import sweep
 
+OTHER = "maze2d-large-v1"
 CHOSEN = sweep(TASK, 1024)[3]
 RECORDS = {"data": [{"task": TASK, "episodes": 9, "mean": 20.0, "best": 90.0}]}
 
@@ -117,3 +120,16 @@ def test_the_datas_own_score_is_what_compares_with_an_evaluation(task, wanted):
 def test_without_other_methods_there_is_no_such_table():
     few = [row for row in ROWS if row.method in ("gem", "iql", "bc")]
     assert comparison.render(Facts(few, RECORDS)) == []
+
+
+def test_means_over_tasks_are_of_the_methods_that_have_them_all():
+    elsewhere = [
+        replace(row, task=OTHER)
+        for row in ROWS
+        if row.method in ("bc", "td3bc") and row.protocol == "test"
+    ]
+    parts = comparison.render(Facts([*ROWS, *elsewhere], RECORDS))
+    means = [part for part in parts if isinstance(part, Table)][1]
+    assert "these 2 tasks" in means.caption
+    assert [line[0] for line in means.lines] == ["BC", "TD3+BC"]
+    assert {line[3] for line in means.lines} == {"4"}

@@ -181,22 +181,22 @@ def _cell(rows: Sequence[Row], task: str, method: str) -> str:
 
 
 def _over_tasks(found: dict[str, dict[str, list[Row]]], names: Sequence[str]) -> list[Table]:
-    """Interquartile means over the tasks that every method has, where there are any."""
-    common = [task for task, columns in found.items() if all(columns.values())]
+    """Interquartile means over the tasks, of the methods that have rows on each of them."""
     lines = []
     for name in names:
+        if not all(columns[name] for columns in found.values()):
+            continue
         runs = []
-        for task in common:
+        for columns in found.values():
             scores: dict[int, list[float]] = {}
-            for row in found[task][name]:
+            for row in columns[name]:
                 scores.setdefault(row.train_seed, []).append(row.score)
             runs.append([float(np.mean(each)) for each in scores.values()])
-        if runs:
-            flat = [score for group in runs for score in group]
-            middle = stratified_bootstrap(runs, interquartile_mean)
-            lines.append((TITLES[name], f"{np.mean(flat):.1f}", str(middle), str(len(flat))))
-    several = f"{len(common)} tasks" if len(common) > 1 else "one task"
-    caption = f"Over the {several} that every method has; 95 % intervals"
+        flat = [score for group in runs for score in group]
+        middle = stratified_bootstrap(runs, interquartile_mean)
+        lines.append((TITLES[name], f"{np.mean(flat):.1f}", str(middle), str(len(flat))))
+    several = f"these {len(found)} tasks" if len(found) > 1 else "this task"
+    caption = f"Over {several}, of the methods that have rows on all; 95 % intervals"
     return (
         [Table(caption, ("method", "mean", "interquartile mean", "runs"), lines)] if lines else []
     )
