@@ -18,28 +18,14 @@ from scipy.spatial import KDTree
 
 import gemrl
 from gemrl.data.readers import load_dataset
-from gemrl.data.tasks import Task, task_named
-from gemrl.envs.make import make_env
-from gemrl.evaluate.rollouts import episode_seeds
+from gemrl.data.tasks import task_named
+from gemrl.evaluate.rollouts import episode_seeds, rollout
 
 NEIGHBOURS = 10
 SAMPLE = 200_000
 ANCHOR = gemrl.Knobs(n=0, wp=0.0)
 BOUNDS = np.array([20, 100, 200])
 BEFORE_THE_END = np.array([40, 10])
-
-
-def episode(policy: gemrl.Policy, task: Task, seed: int) -> tuple[np.ndarray, float]:
-    """The observations of an episode by the anchor, and its return."""
-    env = make_env(task, 1)
-    seen, total = [env.reset(np.array([seed]))[0]], 0.0
-    for _ in range(task.horizon):
-        observation, reward, ended = env.step(policy.decide(seen[-1], ANCHOR, seed=0).action[None])
-        total += float(reward[0])
-        if ended[0]:
-            break
-        seen.append(observation[0])
-    return np.array(seen[: task.horizon]), total
 
 
 def main() -> None:
@@ -57,8 +43,10 @@ def main() -> None:
     tree = KDTree((states[rows] - mean) / std)
     for run in args.runs:
         policy = gemrl.load(run)
-        for seed in episode_seeds(task, "validation", args.episodes):
-            seen, total = episode(policy, task, seed)
+        seeds = episode_seeds(task, "validation", args.episodes)
+        episodes, observations = rollout(policy, ANCHOR, task, seeds, "validation")
+        for number, episode in enumerate(episodes):
+            seen = observations[: episode.length, number]
             distance, found = tree.query((seen - mean) / std, k=NEIGHBOURS)
             second = rows[found] >= len(states) // 2
             cuts = np.concatenate([BOUNDS, len(seen) - BEFORE_THE_END])
@@ -67,8 +55,8 @@ def main() -> None:
                 [round(float(of[a:b].mean()), 3) if b > a else None for a, b in parts]
                 for of in (second, distance)
             )
-            line = {"method": json.loads((run / "manifest.json").read_text())["method"]}
-            line |= {"seed": int(seed), "steps": len(seen), "return": round(total, 1)}
+            line = {"method": policy.method, "seed": episode.episode_seed}
+            line |= {"steps": episode.length, "return": round(episode.episode_return, 1)}
             print(json.dumps(line | {"second_half": shares, "distance": away}), flush=True)
 
 
