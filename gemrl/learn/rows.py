@@ -153,16 +153,22 @@ class RowsWithContext:
 
 
 def returns_to_go(data: Dataset | ShardedDataset) -> Float64[np.ndarray, " t"]:
-    """The sum of a row's reward and of those after it in its episode, in the task's own rewards."""
+    """The sum of a row's reward and of those after it in its episode, in the task's own rewards.
+
+    A terminal ends the sum, also where the episode goes on: AntMaze's data walk about the goal and
+    are paid for each step there, and to arrive is worth one.
+    """
     if isinstance(data, Dataset):
-        rewards = data.rewards
+        rewards, masks = data.rewards, data.masks
     else:
-        blocks = data.blocks(np.arange(len(data)), _REWARDS)
+        blocks = list(data.blocks(np.arange(len(data)), _REWARDS))
         rewards = np.concatenate([block.rewards for block in blocks])
+        masks = np.concatenate([block.masks for block in blocks])
     to_go = np.empty(len(rewards), np.float64)
-    # Each episode by itself: a difference of sums over the dataset would lose a small reward beside
+    ends = np.union1d(data.episode_starts[1:], np.flatnonzero(masks == 0) + 1)
+    # Each stretch by itself: a difference of sums over the dataset would lose a small reward beside
     # a large one of another episode.
-    for start, stop in itertools.pairwise([*data.episode_starts.tolist(), len(data)]):
+    for start, stop in itertools.pairwise(np.union1d([0, len(data)], ends).tolist()):
         to_go[start:stop] = np.cumsum(rewards[start:stop][::-1], dtype=np.float64)[::-1]
     return to_go
 

@@ -1,5 +1,6 @@
 """Phase I from a dataset to a bundle."""
 
+import dataclasses
 import fcntl
 import json
 import tempfile
@@ -127,7 +128,7 @@ def _train(
 ) -> Bundle:
     train_rows, held_rows = data.split_episodes(config.holdout, config.seed)
     parts = {"training": train_rows} | ({"held_out": held_rows} if len(held_rows) else {})
-    spec = _spec(data, train_rows)
+    spec = _spec(data, train_rows, method)
     watched = {part: data.select(_spread(rows, _WATCHED)) for part, rows in parts.items()}
     judged = {part: data.select(_spread(rows, ROWS)) for part, rows in parts.items()}
 
@@ -248,8 +249,10 @@ def _note_start(
     write_text(out / STARTED, json.dumps(started, indent=2) + "\n")
 
 
-def _spec(data: Dataset | ShardedDataset, train_rows: np.ndarray) -> Spec:
+def _spec(data: Dataset | ShardedDataset, train_rows: np.ndarray, method: Method) -> Spec:
     rewards = task_named(data.task).rewards if data.task else RewardTransform()
+    if not method.scaled_rewards:
+        rewards = dataclasses.replace(rewards, return_range=None)
     return spec_of(data, train_rows, fixed_rewards(data, rewards))
 
 

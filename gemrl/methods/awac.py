@@ -5,10 +5,11 @@ Datasets, 2020 (arXiv:2006.09359). Twin critics bootstrap on the actor's own nex
 is a Gaussian with state-independent spread, fitted with weights exp(A / lambda), where A is Q of
 the data's action minus Q of one of the actor's.
 
-The paper's code divides the weights by their sum over the minibatch; here, as in CORL (whose scores
-the tables quote), they are capped instead. CORL leaves locomotion's rewards as they are, where this
-project makes them smaller, so that the same lambda weighs more softly here. The paper's code gives
-the actor four hidden layers and a minibatch of 1,024; here both keep the sizes of all methods.
+The paper's code divides the weights by their sum over the minibatch; here, as in CORL, they are
+capped instead, and as there locomotion's rewards are as they are, beside which its lambda stands.
+The paper's code gives the actor four hidden layers and decayed weights, has minibatches of 1,024,
+and trains critics and actor apart at first; CORL has three hidden layers. Here sizes are those of
+all methods.
 """
 
 from collections.abc import Mapping
@@ -154,4 +155,12 @@ def models(state: AwacState) -> Models:
     return Models(actor=state.actor, behavior=None, critics=state.critics, value=None)
 
 
-METHOD = Method("awac", AwacConfig, init, phases, models, deploy=ANCHOR_ALONE)
+METHOD = Method(
+    "awac",
+    AwacConfig,
+    init,
+    phases,
+    models,
+    deploy=ANCHOR_ALONE,
+    scaled_rewards=False,
+)

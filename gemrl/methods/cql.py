@@ -7,10 +7,11 @@ actions at this state and at the next, all valued at this state and weighted by 
 that they were drawn from. With `lagrange` a multiplier holds that gap at `target_gap`.
 
 Rates, gap, weight and AntMaze's rewards are those of the paper's code. It names weights of 5 and 10
-for locomotion; the smaller is taken, as rewards are scaled down here. Maze2D is CORL's setting,
+for locomotion, beside rewards as they are; CORL has 10, which is taken. Maze2D is CORL's setting,
 since neither paper nor code has one; its actor's rate of 3e-5 is meant for a million updates, and
-1e-4 serves here too. That code clones the data with the actor for its first 40,000 updates and says
-that it makes no difference: it is left out. It has three hidden layers: set `hidden` for those.
+1e-4 serves here too. The paper's code clones the data with the actor for its first 40,000 updates
+and says that it makes no difference: it is left out. It has three hidden layers: set `hidden` for
+those. CORL's AntMaze differs from it: a gap of 4, rewards 10 r - 5, the best of ten next actions.
 """
 
 import math
@@ -67,9 +68,9 @@ class CqlConfig(SoftConfig, TunedByTaskConfig):
             "reward_shift": 0.5,
             "reward_scale": 4.0,
         },
-        "halfcheetah": {"weight": 5.0},
-        "hopper": {"weight": 5.0},
-        "walker2d": {"weight": 5.0},
+        "halfcheetah": {"weight": 10.0},
+        "hopper": {"weight": 10.0},
+        "walker2d": {"weight": 10.0},
     }
 
     def __post_init__(self) -> None:
@@ -202,5 +203,6 @@ METHOD = Method(
     phases,
     models,
     deploy=ANCHOR_ALONE,
+    scaled_rewards=False,
     heavy=True,
 )

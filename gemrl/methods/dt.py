@@ -15,8 +15,8 @@ for AntMaze, returns as they are. Both try two targets or more; which one a prin
 could not be verified, so the higher is taken, and HalfCheetah's lower where no expert acted.
 
 Decided otherwise: contexts end at a random step and not begin there, so that short ones are those
-of an episode's start, as at run time; weights start as in the project's other networks. CORL's
-batches of 4096 sequences at a rate of 8e-4 for locomotion and Maze2D are beyond a small machine.
+of an episode's start, as at run time. CORL's batches of 4096 sequences at a rate of 8e-4 for
+locomotion and Maze2D are beyond a small machine.
 """
 
 from collections.abc import Mapping
@@ -44,9 +44,6 @@ from gemrl.methods.protocol import (
 )
 from gemrl.methods.samplers import Sampler
 from gemrl.methods.transformer import Transformer
-
-# As GPT-2's embeddings start.
-_NUMBER_STD = 0.02
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ class DecisionTransformer(Sampler):
         self.from_return = Linear(1, width, return_key)
         self.from_state = Linear(obs_dim, width, state_key)
         self.from_action = Linear(action_dim, width, action_key)
-        self.from_number = _NUMBER_STD * jax.random.normal(number_key, (config.max_steps, width))
+        self.from_number = jax.random.normal(number_key, (config.max_steps, width))
         self.body = Transformer(
             width, body_key, blocks=config.blocks, heads=config.heads, dropout=config.dropout
         )

@@ -5,10 +5,9 @@ Q-Ensemble, 2021 (arXiv:2110.01548). The critics' loss has eta times the cosine 
 gradients of two critics at the data, summed over pairs and divided by N - 1.
 
 Published N: 10 for HalfCheetah and Walker2d, 50 for Hopper; here 10 throughout, which two cores can
-train: give `critics` for more. The paper's eta stands beside rewards as they are, where this
-project makes locomotion's smaller, so that an eta weighs more here. For expert data eta is not
-verified. Maze2D and AntMaze are not in the paper; their settings are CORL's. The paper has three
-hidden layers of 256: set `hidden` for those.
+train: give `critics` for more. Locomotion's rewards are as they are, beside which eta stands. For
+expert data eta is not verified. Maze2D and AntMaze are not in the paper; their settings are CORL's.
+The paper has three hidden layers of 256: set `hidden` for those.
 """
 
 from collections.abc import Mapping
@@ -98,5 +97,6 @@ METHOD = Method(
     phases,
     models,
     deploy=ANCHOR_ALONE,
+    scaled_rewards=False,
     heavy=True,
 )

@@ -3,11 +3,11 @@
 Park, Li and Levine, Flow Q-Learning, 2025 (arXiv:2502.02538), where it is the flow counterpart of
 IDQL. The flow is trained by flow matching alone, so the proposal never sees the critics; they only
 rank its samples at run time, by the minimum of two. As in the authors' code: 32 samples, 10 flow
-steps, GELU networks, layer-normalized critics.
+steps, GELU networks, layer-normalized critics and value.
 
 The expectile is 0.9 for AntMaze as there; the paper has no locomotion and no Maze2D, which take
-IQL's own 0.7. The value network is IQL's plain one, not layer-normalized as there. The paper's
-networks have four layers of 512 units (`hidden`), and it does not scale observations.
+IQL's own 0.7. The paper's networks have four layers of 512 units (`hidden`), and it does not scale
+observations.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def init(config: IfqlConfig, obs_dim: int, action_dim: int, key: Key[Array, ""])
     critic_key, value_key, flow_key, noise_key = jax.random.split(key, 4)
     learner = CriticParams(
         new_critics(config, obs_dim, action_dim, critic_key, activation="gelu", normed=True),
-        Value(obs_dim, config.hidden, value_key),
+        Value(obs_dim, config.hidden, value_key, activation="gelu", normed=True),
     )
     field = plain_field(obs_dim, action_dim, config.hidden, flow_key, activation="gelu", times=1)
     flow = Flow(field, config.flow_steps)

@@ -97,13 +97,29 @@ class Layers(eqx.Module):
         return self.layers[-1](x)
 
 
+def with_small_end(layers: Layers, limit: float) -> Layers:
+    """New layers with the last one's weights uniform within `limit`: they begin with little."""
+    last = layers.layers[-1]
+    factor = limit * math.sqrt(last.weight.shape[0])
+    small = jax.tree.map(lambda weights: factor * weights, last)
+    return eqx.tree_at(lambda layers: layers.layers[-1], layers, small)
+
+
 class Value(eqx.Module):
     """V(s)."""
 
     net: Layers
 
-    def __init__(self, obs_dim: int, hidden: Sequence[int], key: Key[Array, ""]) -> None:
-        self.net = Layers((obs_dim, *hidden, 1), key)
+    def __init__(
+        self,
+        obs_dim: int,
+        hidden: Sequence[int],
+        key: Key[Array, ""],
+        *,
+        activation: str = "relu",
+        normed: bool = False,
+    ) -> None:
+        self.net = Layers((obs_dim, *hidden, 1), key, activation=activation, normed=normed)
 
     def __call__(self, obs: Float[Array, "*b s"]) -> Float[Array, "*b"]:
         return self.net(obs)[..., 0]

@@ -200,6 +200,9 @@ class Method(NamedTuple):
     """Whether its batches need the data's next action."""
     context: Callable[[Any], Context] | None = None
     """`context(config)` says how far back a method looks; None for the present state alone."""
+    scaled_rewards: bool = True
+    """Whether it trains on rewards scaled by the range of the data's returns, where the task asks
+    for that. Not where weights in its losses were published for rewards of the task's own size."""
     heavy: bool = False
     """Whether its training costs several times GEM's, so that comparisons train one seed."""
 

@@ -5,11 +5,10 @@ Reinforcement Learning, 2023 (arXiv:2305.09836). The actor minimizes actor_beta 
 Q / E|Q|; the target takes critic_beta |a' - data's next action|^2 off the next value. Critics have
 layer normalization, the actor none, and all have three hidden layers.
 
-The betas are those of the paper's code, file by file; Maze2D's are CORL's, by the same authors. The
-code takes locomotion's rewards as they are, where this project makes them smaller: a critic_beta
-weighs more here by as much (the actor's loss does not change with the scale). AntMaze's rewards are
-brought to the code's 100 r. The code leaves observations unscaled and begins with small last
-layers; here both are as for all methods.
+The betas are those of the paper's code, file by file; Maze2D's are CORL's, by the same authors.
+Rewards are as there: locomotion's as they are, AntMaze's 100 r. So are last layers, which begin
+small: while values are near 0, their division by E|Q| would drive an actor to its bounds. The code
+leaves observations unscaled; here they are as for all methods.
 """
 
 from collections.abc import Mapping
@@ -96,7 +95,7 @@ class RebracConfig(Td3Config, TunedByTaskConfig):
 
 def init(config: RebracConfig, obs_dim: int, action_dim: int, key: Key[Array, ""]) -> Td3State:
     """Fresh networks and optimizers."""
-    return td3_init(config, obs_dim, action_dim, key, normed=True)
+    return td3_init(config, obs_dim, action_dim, key, small_ends=True, normed=True)
 
 
 def distance(action: Float[Array, "b a"], other: Float[Array, "b a"]) -> Float[Array, " b"]:
@@ -157,4 +156,5 @@ METHOD = Method(
     models,
     deploy=ANCHOR_ALONE,
     next_actions=True,
+    scaled_rewards=False,
 )

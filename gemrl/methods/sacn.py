@@ -75,5 +75,6 @@ METHOD = Method(
     phases,
     models,
     deploy=ANCHOR_ALONE,
+    scaled_rewards=False,
     heavy=True,
 )

@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Float, Key, UInt32
 
 from gemrl.methods.actor_critic import ActorCriticConfig, new_critics, new_key, regression
-from gemrl.methods.networks import Critic
+from gemrl.methods.networks import Critic, with_small_end
 from gemrl.methods.protocol import Batch, Metrics, descend, follow
 from gemrl.methods.samplers import Deterministic
 
@@ -52,12 +52,27 @@ class Td3State(eqx.Module):
 
 
 def td3_init(
-    config: Td3Config, obs_dim: int, action_dim: int, key: Key[Array, ""], **kind: Any
+    config: Td3Config,
+    obs_dim: int,
+    action_dim: int,
+    key: Key[Array, ""],
+    *,
+    small_ends: bool = False,
+    **kind: Any,
 ) -> Td3State:
-    """Fresh networks and optimizers; for `kind` of critic see `Critic`."""
+    """Fresh networks and optimizers; for `kind` of critic see `Critic`.
+
+    With `small_ends` the first values and actions are near 0.
+    """
     critic_key, actor_key, noise_key = jax.random.split(key, 3)
     critics = new_critics(config, obs_dim, action_dim, critic_key, **kind)
     actor = Deterministic(obs_dim, action_dim, config.hidden, actor_key, spread=config.policy_noise)
+    if small_ends:
+        critics = tuple(
+            eqx.tree_at(lambda c: c.net, critic, with_small_end(critic.net, 3e-3))
+            for critic in critics
+        )
+        actor = eqx.tree_at(lambda a: a.net, actor, with_small_end(actor.net, 1e-3))
     return Td3State(
         critics=critics,
         actor=actor,

@@ -21,6 +21,7 @@ from gemrl.learn.bundle import MANIFEST, WEIGHTS, config_from_json, load_manifes
 from gemrl.learn.metrics import METRICS, last_update, read_metrics
 from gemrl.learn.tensors import load_arrays
 from gemrl.learn.train import STARTED
+from gemrl.methods import method_named
 
 UMAZE = "maze2d-umaze-v1"
 BC = gemrl.BcConfig(steps=60, hidden=(8,), batch_size=32, checkpoint_every=20)
@@ -312,6 +313,34 @@ def test_a_finished_run_that_was_damaged_is_not_taken_for_finished(finished, dat
 
 
 # Divergence
+
+
+@pytest.mark.parametrize(("name", "scaled"), [("iql", True), ("td3bc", True), ("rebrac", False)])
+def test_rewards_are_scaled_but_for_methods_published_beside_rewards_as_they_are(
+    name, scaled, tmp_path
+):
+    """Locomotion's scale is 1000 / (best - worst return); AntMaze's shift is every method's."""
+    rows, rng = 40, np.random.default_rng(0)
+    rewards = rng.uniform(0, 1, rows).astype(np.float32)
+    returns = rewards.reshape(4, 10).sum(axis=1, dtype=np.float64)
+    for task, scale, shift in [
+        ("hopper-medium-v2", 1000 / (returns.max() - returns.min()) if scaled else 1.0, 0.0),
+        ("antmaze-umaze-v2", 1.0, -1.0),
+    ]:
+        sizes = task_named(task)
+        data = gemrl.from_arrays(
+            rng.normal(size=(rows, sizes.obs_dim)),
+            rng.uniform(-1, 1, (rows, sizes.action_dim)),
+            rewards,
+            np.zeros(rows, bool),
+            np.arange(rows) % 10 == 9,
+            rng.normal(size=(rows, sizes.obs_dim)),
+            task=task,
+        )
+        config = method_named(name).config(steps=1, hidden=(4,), batch_size=4)
+        spec = gemrl.train(data, config, tmp_path / task, quiet=True).spec
+        assert spec.reward_scale == pytest.approx(scale, rel=1e-5)
+        assert spec.reward_shift == shift
 
 
 def test_a_learning_rate_that_diverges_is_an_error_that_names_update_and_culprit(data, tmp_path):

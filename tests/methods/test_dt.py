@@ -76,6 +76,17 @@ def test_returns_to_go_are_sums_of_the_tasks_own_rewards_to_the_episodes_end():
     np.testing.assert_allclose(steps.to_go[:, -1], np.array(expected) / 10, rtol=1e-6)
 
 
+def test_a_terminal_ends_returns_to_go_where_the_episode_goes_on():
+    """As in AntMaze's files, which hold many steps at the goal, each of them paid and terminal."""
+    rewards = np.array([0.0, 0, 1, 1, 0, 1, 0, 0, 0, 1])
+    rows = np.arange(10.0)
+    timeouts = np.isin(np.arange(10), [7, 9])
+    columns = (rows[:, None], rows[:, None] / 10, rewards, rewards > 0)
+    data = gemrl.from_arrays(*columns, timeouts, rows[:, None], terminals_end=False)
+    assert len(data.episode_starts) == 2
+    np.testing.assert_array_equal(returns_to_go(data), [1, 1, 1, 1, 1, 1, 0, 0, 1, 1])
+
+
 def test_a_huge_reward_does_not_change_the_returns_to_go_of_other_episodes():
     found = returns_to_go(hand_made(first_reward=1e20))
     np.testing.assert_array_equal(found[3:], [4, 35, 30, 24, 17, 9])

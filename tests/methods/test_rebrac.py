@@ -35,6 +35,16 @@ def state():
     )
 
 
+def test_last_layers_begin_small_as_published():
+    fresh = rebrac.init(rebrac.RebracConfig(), OBS, ACT, KEY)
+    for net, limit in [(c.net, 3e-3) for c in fresh.critics] + [(fresh.actor.net, 1e-3)]:
+        *others, last = net.layers
+        assert 0.9 * limit < jnp.max(jnp.abs(last.weight)) <= limit
+        assert jnp.max(jnp.abs(last.bias)) <= limit
+        assert all(jnp.max(jnp.abs(other.weight)) > 0.05 for other in others)
+    assert fresh.target_critics is fresh.critics
+
+
 def lowest(critics, obs, action):
     return np.float64(values(critics, obs, jnp.asarray(action, jnp.float32))).min(axis=0)
 
