@@ -7,11 +7,12 @@ through the flow's steps. As in the authors' code: GELU networks, layer-normaliz
 from the mean of the critics (a setting: their minimum), the policy's Q from their mean, actions
 clipped where the critic sees them but not where they are distilled.
 
-The published settings are of AntMaze, there without normalizing Q. The paper has no locomotion and
-no Maze2D: for them alpha is not published. The authors recommend dividing by |Q| for new tasks, so
-that alpha does not depend on the reward's scale; that is the default here, with alpha from within
-the range they name. The paper's networks have four layers of 512 units (`hidden`), and it does not
-scale observations.
+The published settings are of AntMaze, there without normalizing Q. The paper has no locomotion: its
+alphas are those with which Flow Actor-Critic (Chae et al., ICLR 2026) runs FQL beside itself, for
+rewards as they are; expert data take those of medium-expert. Nobody publishes Maze2D's. The authors
+recommend dividing by |Q| for new tasks, so that alpha does not depend on the reward's scale; that
+is the default here, with alpha from within the range they name. The paper's networks have four
+layers of 512 units (`hidden`), and it does not scale observations.
 """
 
 from collections.abc import Mapping
@@ -62,6 +63,10 @@ class FqlConfig(ActorCriticConfig):
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "antmaze": {"alpha": 10.0, "normalize_q": False},
         "antmaze-large": {"alpha": 3.0, "normalize_q": False},
+        "halfcheetah": {"alpha": 30.0, "normalize_q": False},
+        "halfcheetah-medium-v": {"alpha": 3.0, "normalize_q": False},
+        "hopper": {"alpha": 100.0, "normalize_q": False},
+        "walker2d": {"alpha": 300.0, "normalize_q": False},
     }
 
     def __post_init__(self) -> None:
@@ -178,5 +183,11 @@ def models(state: FqlState) -> Models:
 
 
 METHOD = Method(
-    "fql", FqlConfig, init, phases, models, deploy={"n": 1, "wp": 0.0, "anchor": "none"}
+    "fql",
+    FqlConfig,
+    init,
+    phases,
+    models,
+    deploy={"n": 1, "wp": 0.0, "anchor": "none"},
+    scaled_rewards=False,
 )

@@ -258,13 +258,24 @@ def test_fqls_critics_are_layer_normalized_gelu_networks():
         assert critic.net.activation == "gelu"
 
 
-def test_fqls_published_settings_are_antmazes():
+def test_fqls_published_settings_do_not_normalize_and_other_tasks_do():
     settings = fql.FqlConfig.for_task
     assert settings("antmaze-large-play-v2").alpha == 3
     assert settings("antmaze-medium-diverse-v2").alpha == 10
     assert not settings("antmaze-umaze-v2").normalize_q
     assert settings("antmaze-umaze-v2", alpha=7.0).alpha == 7
-    assert settings("hopper-medium-v2").normalize_q
+    assert settings("halfcheetah-medium-v2").alpha == 3
+    assert settings("halfcheetah-medium-replay-v2").alpha == 30
+    assert settings("hopper-medium-v2").alpha == 100
+    assert not settings("walker2d-medium-v2").normalize_q
+    assert settings("maze2d-medium-v1").normalize_q
+
+
+def test_ifqls_value_is_normalized_like_its_critics():
+    _, state = started(ifql)
+    net = state.critics.learner.value.net
+    assert net.activation == "gelu"
+    assert net.norms is not None
 
 
 # IFQL and IDQL
