@@ -109,21 +109,33 @@ def td3_step(
         state.critic_opt_state,
         config.optimizer(),
     )
-    actor, actor_opt_state, actor_metrics = descend(
-        lambda actor: actor_loss(actor, critics),
-        state.actor,
-        state.actor_opt_state,
-        config.actor_optimizer(),
-    )
+
+    def step() -> Any:
+        actor, opt_state, metrics = descend(
+            lambda actor: actor_loss(actor, critics),
+            state.actor,
+            state.actor_opt_state,
+            config.actor_optimizer(),
+        )
+        # Counted once for each update since the last turn, their mean over updates is right.
+        metrics = {name: config.actor_every * value for name, value in metrics.items()}
+        target_critics = follow(state.target_critics, critics, config.polyak)
+        return (
+            actor,
+            opt_state,
+            target_critics,
+            follow(state.target_actor, actor, config.polyak),
+            metrics,
+        )
+
+    def wait() -> Any:
+        no_metrics = jax.tree.map(jnp.zeros_like, jax.eval_shape(step)[-1])
+        unchanged = (state.actor, state.actor_opt_state, state.target_critics, state.target_actor)
+        return *unchanged, no_metrics
+
     turn = (state.count + 1) % config.actor_every == 0
-    followed = (
-        follow(state.target_critics, critics, config.polyak),
-        follow(state.target_actor, actor, config.polyak),
-    )
-    before = (state.actor, state.actor_opt_state, state.target_critics, state.target_actor)
-    after = (actor, actor_opt_state, *followed)
-    actor, actor_opt_state, target_critics, target_actor = jax.tree.map(
-        lambda old, new: jnp.where(turn, new, old), before, after
+    actor, actor_opt_state, target_critics, target_actor, actor_metrics = jax.lax.cond(
+        turn, step, wait
     )
     return Td3State(
         critics=critics,

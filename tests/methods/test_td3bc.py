@@ -64,3 +64,13 @@ def test_the_actor_and_the_targets_move_at_every_second_update_only(state, batch
     for kept in ("actor", "target_critics", "target_actor", "actor_opt_state"):
         assert same_bits(getattr(first, kept), getattr(state, kept)), kept
         assert not same_bits(getattr(second, kept), getattr(first, kept)), kept
+
+
+def test_the_actors_metrics_have_over_all_updates_the_mean_that_they_have_over_its_turns(
+    state, batch
+):
+    first, waiting = update(state, batch, CONFIG)
+    second, turn = update(first, batch, CONFIG)
+    _, wanted = td3bc.actor_loss(first.actor, second.critics, batch, CONFIG)
+    for name, value in wanted.items():
+        assert float(waiting[name] + turn[name]) / 2 == pytest.approx(float(value), rel=1e-5)
