@@ -264,8 +264,9 @@ class Policy:
         for policy in (self, other):
             policy.require_no_context("an audit by another policy")
         models = dataclasses.replace(other.models, actor=self.models.actor)
-        self._require_same_scales(other)
-        return Policy(dataclasses.replace(self.bundle, models=models), self._wanted)
+        self._require_same_inputs(other)
+        bundle = dataclasses.replace(self.bundle, models=models, spec=other.spec)
+        return Policy(bundle, self._wanted)
 
     def with_density(self, other: "Policy") -> "Policy":
         """This policy with another's behaviour density, so that GEM's rule can execute it."""
@@ -276,14 +277,14 @@ class Policy:
             raise KnobError(
                 f"a policy of method {self.method!r} has a behaviour density of its own"
             )
-        self._require_same_scales(other)
+        self._require_same_inputs(other)
         models = dataclasses.replace(self.models, behavior=other.models.behavior)
         digest = digest_with_density(self.bundle.manifest, other.digest)
         manifest = self.bundle.manifest | {"density": other.digest, "digest": digest}
         return Policy(Bundle(models, self.spec, manifest), self._wanted)
 
-    def _require_same_scales(self, other: "Policy") -> None:
-        if self.spec.to_json() != other.spec.to_json():
+    def _require_same_inputs(self, other: "Policy") -> None:
+        if not self.spec.has_inputs_of(other.spec):
             raise KnobError(
                 "the two policies scale their inputs differently: train both on one dataset with "
                 "the same seed and holdout, which decide the rows that the scaler is of"

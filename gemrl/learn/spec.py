@@ -18,6 +18,8 @@ from gemrl.data.tasks import RewardTransform
 from gemrl.errors import BundleError, DataError
 from gemrl.methods.protocol import Batch
 
+_INPUTS = ("obs_mean", "obs_std", "action_low", "action_high")
+
 
 @dataclass(frozen=True, eq=False)
 class Spec:
@@ -50,6 +52,10 @@ class Spec:
         """Half the width of the action bounds."""
         return (self.action_high - self.action_low) / 2
 
+    def has_inputs_of(self, other: "Spec") -> bool:
+        """Whether networks of both see states and actions alike, whatever their rewards."""
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _INPUTS)
+
     def to_json(self) -> dict[str, Any]:
         """Plain lists and numbers; float32 values survive the round trip exactly."""
         return {
@@ -62,10 +68,7 @@ class Spec:
     def from_json(values: dict[str, Any]) -> "Spec":
         """The reverse of `to_json`, with what is wrong named."""
         try:
-            arrays = {
-                name: np.array(values[name], dtype=np.float32)
-                for name in ("obs_mean", "obs_std", "action_low", "action_high")
-            }
+            arrays = {name: np.array(values[name], dtype=np.float32) for name in _INPUTS}
             spec = Spec(
                 **arrays,
                 reward_scale=float(values["reward_scale"]),

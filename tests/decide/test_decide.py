@@ -652,3 +652,11 @@ def test_an_auditor_that_scales_differently_is_refused(bc_policy, policy, name):
     other = with_spec(policy, **{name: getattr(policy.spec, name) * np.float32(1.5)})
     with pytest.raises(KnobError, match="differently"):
         bc_policy.audited_by(other)
+
+
+def test_critics_of_other_rewards_can_have_a_density_or_be_audited(iql_policy, policy):
+    """Some methods train on rewards as they are; states and actions are what networks share."""
+    raw = with_spec(iql_policy, reward_scale=0.1)
+    own = raw.with_density(policy)
+    assert own.spec.reward_scale == 0.1  # Its critics are its own.
+    assert raw.audited_by(policy).spec.reward_scale == policy.spec.reward_scale  # Not its own.

@@ -28,7 +28,7 @@ from gemrl.evaluate.reproduce import (
 from gemrl.evaluate.reproduce.budget import Budget
 from gemrl.evaluate.reproduce.document import Document, Table, write
 from gemrl.evaluate.reproduce.facts import Facts, facts_of
-from gemrl.evaluate.reproduce.lines import change, of_suite
+from gemrl.evaluate.reproduce.lines import change, label, of_suite
 from gemrl.evaluate.reproduce.scores import best_step
 from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.rows import Row, pack_rows, read_rows
@@ -338,6 +338,13 @@ def rows_of(scores, **changes):
         for seed, group in enumerate(scores)
         for i, score in enumerate(group)
     ]
+
+
+def test_the_label_names_each_simulator_once():
+    rows = rows_of([[1]]) + rows_of(
+        [[1]], task="hopper-medium-v2", simulator="mujoco 1, gymnasium 2"
+    )
+    assert "environments on gymnasium 2, mujoco 1; last step" in label(rows, "N = 8")
 
 
 def test_a_change_is_paired_by_seed_and_start():

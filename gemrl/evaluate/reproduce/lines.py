@@ -104,15 +104,16 @@ def label(rows: Sequence[Row], knobs: str) -> str:
     """What scores are scores of, in a sentence."""
     rows = last_step(rows)
 
-    def each(name: str, form: Callable[[object], str] = str) -> str:
-        return ", ".join(sorted({form(getattr(row, name)) for row in rows}))
+    def each(name: str) -> str:
+        return ", ".join(sorted({str(getattr(row, name)) for row in rows}))
 
+    programs = sorted({program for row in rows for program in row.simulator.split(", ")})
     several = len({row.train_seed for row in rows}) > 1
     updates = " or ".join(f"{n:,}" for n in sorted({row.updates for row in rows}))
     counts = sorted({len({r.episode_seed for r in rows if r.task == t}) for t in tasks_of(rows)})
     return (
-        f"{each('data_origin').capitalize()} data; environments on {each('simulator')}; last step, "
-        f"after {updates} updates; training seeds {each('train_seed')}; "
+        f"{each('data_origin').capitalize()} data; environments on {', '.join(programs)}; "
+        f"last step, after {updates} updates; training seeds {each('train_seed')}; "
         f"{' to '.join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))} {each('protocol')} "
         f"episodes a seed; {knobs}. Scores are normalized, mean ± standard error between "
         f"{'training seeds' if several else 'episodes, which says nothing of other seeds'}."
