@@ -2,8 +2,9 @@
 
     python tools/pack_results.py runs/study [TASK ...] [--into docs/results] [--only NAME ...]
 
-Without tasks, all that the study has. A cell's rows are replaced by the study's, also where the
-policy was trained anew, and so are the records of a task; what the study does not have stays.
+Without tasks, all that the study has. A cell's rows are replaced by the study's, and so are the
+records of a task; what the study does not have stays. Of a policy that was trained anew no older
+row stays.
 Pages stay with the study: Markdown and plots are what docs/results shows.
 """
 
@@ -24,14 +25,19 @@ SHARED = ("steps", "n", "sweep_n", "knobs", "data_steps", "settings")
 
 
 def merged_rows(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """The new rows, and the old ones of other cells."""
+    """The new rows, and the old ones of other cells and of policies that are still the same."""
+
+    def policy(row: Row) -> tuple[Any, ...]:
+        return row.method, row.train_seed, row.updates
 
     def place(row: Row) -> tuple[Any, ...]:
         knobs = json.dumps(row.knobs, sort_keys=True)
-        return row.method, row.train_seed, row.updates, row.protocol, knobs, row.mass_scale
+        return *policy(row), row.protocol, knobs, row.mass_scale
 
     replaced = set(map(place, new))
-    return [row for row in old if place(row) not in replaced] + list(new)
+    trained = {policy(row): row.bundle for row in new}
+    others = [row for row in old if place(row) not in replaced]
+    return [r for r in others if trained.get(policy(r), r.bundle) == r.bundle] + list(new)
 
 
 def merged_records(

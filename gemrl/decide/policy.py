@@ -25,7 +25,7 @@ from gemrl.learn.spec import Spec
 from gemrl.maths.mixture import Mixture
 from gemrl.methods import method_named
 from gemrl.methods.context import Context
-from gemrl.methods.networks import MixtureNet
+from gemrl.methods.networks import MixtureNet, rescaled
 from gemrl.methods.protocol import Models
 
 RULES = ("own", "gem")
@@ -269,7 +269,10 @@ class Policy:
         return Policy(bundle, self._wanted)
 
     def with_density(self, other: "Policy") -> "Policy":
-        """This policy with another's behaviour density, so that GEM's rule can execute it."""
+        """This policy with another's behaviour density, so that GEM's rule can execute it.
+
+        Its values are brought to the units of the other's rewards, in which w_p weighs support.
+        """
         self.require_no_context("another policy's density")
         if other.models.behavior is None:
             raise KnobError(f"a policy of method {other.method!r} has no behaviour density")
@@ -278,10 +281,13 @@ class Policy:
                 f"a policy of method {self.method!r} has a behaviour density of its own"
             )
         self._require_same_inputs(other)
-        models = dataclasses.replace(self.models, behavior=other.models.behavior)
+        scale = other.spec.reward_scale
+        critics = rescaled(self.models.critics, scale / self.spec.reward_scale)
+        models = dataclasses.replace(self.models, critics=critics, behavior=other.models.behavior)
         digest = digest_with_density(self.bundle.manifest, other.digest)
         manifest = self.bundle.manifest | {"density": other.digest, "digest": digest}
-        return Policy(Bundle(models, self.spec, manifest), self._wanted)
+        spec = dataclasses.replace(self.spec, reward_scale=scale)
+        return Policy(Bundle(models, spec, manifest), self._wanted)
 
     def _require_same_inputs(self, other: "Policy") -> None:
         if not self.spec.has_inputs_of(other.spec):

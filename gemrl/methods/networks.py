@@ -97,12 +97,15 @@ class Layers(eqx.Module):
         return self.layers[-1](x)
 
 
+def times(layers: Layers, factor: float) -> Layers:
+    """Layers that give `factor` times what these give."""
+    last = jax.tree.map(lambda weights: factor * weights, layers.layers[-1])
+    return eqx.tree_at(lambda layers: layers.layers[-1], layers, last)
+
+
 def with_small_end(layers: Layers, limit: float) -> Layers:
     """New layers with the last one's weights uniform within `limit`: they begin with little."""
-    last = layers.layers[-1]
-    factor = limit * math.sqrt(last.weight.shape[0])
-    small = jax.tree.map(lambda weights: factor * weights, last)
-    return eqx.tree_at(lambda layers: layers.layers[-1], layers, small)
+    return times(layers, limit * math.sqrt(layers.layers[-1].weight.shape[0]))
 
 
 class Value(eqx.Module):
@@ -157,6 +160,13 @@ class Critic(eqx.Module):
         activation = ACTIVATIONS[self.net.activation]
         first = activation(self.from_state(obs) + action @ self.from_action)
         return self.net(first if self.norm is None else self.norm(first))[..., 0]
+
+
+def rescaled(critics: Sequence[Critic], factor: float) -> tuple[Critic, ...]:
+    """Critics that give `factor` times what these give."""
+    return tuple(
+        eqx.tree_at(lambda c: c.net, critic, times(critic.net, factor)) for critic in critics
+    )
 
 
 class MixtureNet(eqx.Module):

@@ -654,9 +654,16 @@ def test_an_auditor_that_scales_differently_is_refused(bc_policy, policy, name):
         bc_policy.audited_by(other)
 
 
-def test_critics_of_other_rewards_can_have_a_density_or_be_audited(iql_policy, policy):
+def test_critics_of_other_rewards_are_brought_to_the_units_of_the_density_or_the_auditor(
+    iql_policy, policy, observations
+):
     """Some methods train on rewards as they are; states and actions are what networks share."""
-    raw = with_spec(iql_policy, reward_scale=0.1)
+    ours = policy.spec.reward_scale
+    raw = with_spec(iql_policy, reward_scale=4 * ours)
     own = raw.with_density(policy)
-    assert own.spec.reward_scale == 0.1  # Its critics are its own.
-    assert raw.audited_by(policy).spec.reward_scale == policy.spec.reward_scale  # Not its own.
+    actions = np.zeros((len(observations), 3, policy.spec.action_dim), np.float32)
+    np.testing.assert_allclose(
+        own.q_values(observations, actions), raw.q_values(observations, actions) / 4, rtol=1e-5
+    )
+    assert own.spec.reward_scale == ours
+    assert raw.audited_by(policy).spec.reward_scale == ours

@@ -32,10 +32,17 @@ def tool():
 
 def test_a_cell_is_replaced_and_other_cells_of_its_method_stay(tool):
     kept = made_row(1.0, Knobs(n=8), "td3bc")
-    old = made_row(2.0, Knobs(n=0, wp=0.0), "td3bc", bundle="before")
+    old = made_row(2.0, Knobs(n=0, wp=0.0), "td3bc")
     heavier = replace(old, mass_scale=2.0)
-    new = replace(old, score=9.0, bundle="after")
+    new = replace(old, score=9.0)
     assert tool.merged_rows([kept, old, heavier], [new]) == [kept, heavier, new]
+
+
+def test_no_row_of_a_policy_stays_that_was_trained_anew(tool):
+    old = [made_row(1.0, Knobs(n=8), "td3bc", seed) for seed in (0, 1)]
+    other = made_row(1.0, Knobs(n=8), "awac")
+    new = replace(made_row(9.0, Knobs(n=0, wp=0.0), "td3bc"), bundle="after")
+    assert tool.merged_rows([*old, other], [new]) == [old[1], other, new]
 
 
 def test_records_of_other_tasks_and_experiments_stay(tool):
