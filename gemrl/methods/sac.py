@@ -2,6 +2,7 @@
 
 Haarnoja et al., Soft Actor-Critic Algorithms and Applications, 2018 (arXiv:1812.05905). The target
 is minus the action dimensions, as there; the range of log-stds is that of CQL's and EDAC's code.
+That code begins with small last layers and hidden biases of 0.1; here all begin as everywhere.
 """
 
 from collections.abc import Callable, Sequence
