@@ -22,6 +22,9 @@ os.environ.setdefault(
     "NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "gemrl-tests" / "numba" / DIGEST)
 )
 
+# Policies that many tests share are trained before a test has a home of its own.
+os.environ["GEMRL_HOME"] = str(Path.home() / ".cache" / "gemrl-tests")
+
 UMAZE = "maze2d-umaze-v1"
 SMALL = {"hidden": (32, 32), "batch_size": 64, "critics": 3}
 

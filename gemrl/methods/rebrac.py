@@ -64,6 +64,8 @@ class RebracConfig(Td3Config, TunedByTaskConfig):
     """Weight of the squared distance to the data's action in the actor's loss."""
     critic_beta: float = 0.01
     """Weight of the squared distance to the data's next action in the critics' target."""
+    critic_norms: bool = True
+    """Layer normalization in the critics; the paper's own ablation is without."""
 
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "maze2d": _betas(0.003, 0.001, learning_rate=3e-4, actor_learning_rate=3e-4),
@@ -95,7 +97,7 @@ class RebracConfig(Td3Config, TunedByTaskConfig):
 
 def init(config: RebracConfig, obs_dim: int, action_dim: int, key: Key[Array, ""]) -> Td3State:
     """Fresh networks and optimizers."""
-    return td3_init(config, obs_dim, action_dim, key, small_ends=True, normed=True)
+    return td3_init(config, obs_dim, action_dim, key, small_ends=True, normed=config.critic_norms)
 
 
 def distance(action: Float[Array, "b a"], other: Float[Array, "b a"]) -> Float[Array, " b"]:

@@ -7,7 +7,12 @@ import urllib.request
 
 from websockets.sync.client import connect
 
-from gemrl.deploy.serve import wire
+from gemrl.deploy.serve import ServeConfig, wire
+
+
+def patient(**settings):
+    """A server's settings for a machine that does other work too: nothing waits too long."""
+    return ServeConfig(**{"port": 0, "wait_ms": 60_000.0} | settings)
 
 
 def ask(server, path="/v1/act", headers=None, method=None, body=None, **request):

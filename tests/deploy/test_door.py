@@ -5,7 +5,7 @@ import contextlib
 import socket
 
 import pytest
-from asking import ask, talking
+from asking import ask, patient, talking
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -20,14 +20,14 @@ KNOBS = gemrl.Knobs(n=4)
 
 @pytest.fixture(scope="module")
 def server(fast_policy, maze_data):
-    config = ServeConfig(port=0, token=TOKEN)
+    config = patient(token=TOKEN)
     with Server(fast_policy, config, knobs=KNOBS, states=maze_data) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def open_server(fast_policy):
-    config = ServeConfig(port=0, connections=3)
+    config = patient(connections=3)
     with Server(fast_policy, config, knobs=KNOBS) as running:
         yield running
 
@@ -149,7 +149,7 @@ def test_more_connections_than_allowed_are_turned_away_and_come_back_later(open_
 def test_connections_that_say_nothing_are_bounded_and_closed(fast_policy, monkeypatch):
     monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)
     monkeypatch.setattr(app, "BODY_SECONDS", 1.0)
-    config = ServeConfig(port=0, connections=4)
+    config = patient(connections=4)
     with Server(fast_policy, config, knobs=KNOBS) as server, contextlib.ExitStack() as held:
         silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
         for one in silent:

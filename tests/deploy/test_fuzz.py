@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import schemathesis
+from asking import patient
 from clients import Reply, WireClient, act, ask, raw, resident_mb, unpacked
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis.checks import not_a_server_error
@@ -25,15 +26,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 import gemrl
-from gemrl.deploy.serve import ServeConfig, Server
+from gemrl.deploy.serve import Server
 from gemrl.deploy.serve.app import application
 
 KNOBS = gemrl.Knobs(n=16)
 TOKEN = "a-token-for-tests"
 # So small that the worst that can be asked for takes milliseconds.
 LIMITS: dict[str, Any] = {"max_candidates": 128, "max_rows": 8, "max_request_bytes": 65_536}
-# A machine that is busy with other things must not turn a right request away.
-PATIENT: dict[str, Any] = {"wait_ms": 60_000.0}
 # The WebSocket's own code for a message that is too large.
 TOO_BIG = 1009
 # How often a right request is put between the odd ones.
@@ -42,7 +41,7 @@ EVERY = 50
 
 @pytest.fixture(scope="module")
 def server(fast_policy):
-    with Server(fast_policy, ServeConfig(port=0, **LIMITS, **PATIENT), knobs=KNOBS) as running:
+    with Server(fast_policy, patient(**LIMITS), knobs=KNOBS) as running:
         yield running
 
 
@@ -249,7 +248,7 @@ def require_idle(server: Server) -> None:
 
 
 def test_without_the_token_every_route_answers_401(fast_policy):
-    with Server(fast_policy, ServeConfig(port=0, token=TOKEN), knobs=KNOBS) as server:
+    with Server(fast_policy, patient(token=TOKEN), knobs=KNOBS) as server:
         routes: Any = application(server.service).app.routes  # type: ignore[attr-defined]
         paths = {(route.path.format(name="page.js"), method) for route in routes
                  for method in getattr(route, "methods", ())}  # fmt: skip
@@ -274,7 +273,7 @@ def test_without_the_token_every_route_answers_401(fast_policy):
 
 def test_odd_requests_without_the_token_learn_nothing(fast_policy):
     seen: Counter[int] = Counter()
-    with Server(fast_policy, ServeConfig(port=0, token=TOKEN), knobs=KNOBS) as server:
+    with Server(fast_policy, patient(token=TOKEN), knobs=KNOBS) as server:
 
         @sent_to(100)
         @given(http_requests(server.url.removeprefix("http://")))
@@ -314,7 +313,9 @@ def serving(run: Path, log: Path) -> Iterator[tuple[str, int]]:
     Gives its address and its process.
     """
     limits = [
-        word for name, value in (LIMITS | PATIENT).items() for word in (f"--{name}", str(value))
+        word
+        for name, value in (LIMITS | {"wait_ms": 60_000.0}).items()
+        for word in (f"--{name}", str(value))
     ]
     words = ["serve", str(run), "--port", "0", "--n", str(KNOBS.n), *limits]
     with log.open("w") as said:

@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 import pytest
-from asking import ask, talking
+from asking import ask, patient, talking
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
 import gemrl
-from gemrl.deploy.serve import ServeConfig, Server, lent, wire
+from gemrl.deploy.serve import Server, lent, wire
 from gemrl.deploy.serve import socket as serve_socket
 from gemrl.deploy.serve.answers import LARGE
 from gemrl.deploy.serve.decider import Decider
@@ -32,7 +32,7 @@ def received(monkeypatch):
 
 @pytest.fixture
 def server(fast_policy):
-    with Server(fast_policy, ServeConfig(port=0), knobs=KNOBS) as running:
+    with Server(fast_policy, patient(), knobs=KNOBS) as running:
         yield running
         until(lambda: not running.service.connections)
         assert not running.service.in_progress
@@ -218,7 +218,7 @@ def test_a_silent_client_is_asked_whether_it_is_there(server, observations, monk
 
 
 def test_a_server_that_stops_tells_the_client_of_a_lent_connection(fast_policy, observations):
-    config = ServeConfig(port=0)
+    config = patient()
     with Server(fast_policy, config, knobs=KNOBS) as running, talking(running) as say:
         lend(running, say, observations[0])
         running.stop()
@@ -369,7 +369,7 @@ def test_a_count_that_fails_ends_nothing(server, observations, monkeypatch, capf
 def test_a_decision_that_outlasts_the_time_to_drain_is_in_the_log(
     fast_policy, slowly, observations, tmp_path
 ):
-    config = ServeConfig(port=0, drain_seconds=0.1)
+    config = patient(drain_seconds=0.1)
     log = LogConfig(tmp_path / "log")
     with Server(fast_policy, config, knobs=KNOBS, log=log) as running:
         with contextlib.suppress(ConnectionClosed), talking(running) as say:

@@ -9,11 +9,11 @@ import time
 
 import numpy as np
 import pytest
-from asking import ask, talking
+from asking import ask, patient, talking
 
 import gemrl
 from gemrl.decide.gates import Gates
-from gemrl.deploy.serve import ServeConfig, Server
+from gemrl.deploy.serve import Server
 from gemrl.deploy.serve.log import LogConfig, read_log
 from gemrl.deploy.serve.replay import replay
 from gemrl.errors import BundleError, ConfigError, DataError
@@ -24,7 +24,7 @@ KNOBS = gemrl.Knobs(n=32, wp=gemrl.Cosine(0.3, 20))
 def logged(policy, folder, run, requests, log=None, **parts):
     """Serve some requests with a log, and give their answers."""
     log = LogConfig(folder) if log is None else log
-    with Server(policy, ServeConfig(port=0, gates=parts.pop("mode", "auto")), run=run, log=log,
+    with Server(policy, patient(gates=parts.pop("mode", "auto")), run=run, log=log,
                 knobs=KNOBS, **parts) as server:  # fmt: skip
         return [ask(server, **request)[2] for request in requests]
 
@@ -238,7 +238,7 @@ def test_a_folder_that_cannot_be_written_is_said_at_the_start(fast_policy, tmp_p
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(ConfigError, match="cannot write a log"):
-        Server(fast_policy, ServeConfig(port=0), log=LogConfig(blocked / "log"))
+        Server(fast_policy, patient(), log=LogConfig(blocked / "log"))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a disk that is always full")
@@ -246,7 +246,7 @@ def test_a_full_disk_costs_log_lines_that_are_counted_and_no_decision(
     fast_policy, run_folder, observations, tmp_path, capfd
 ):
     log = LogConfig(tmp_path)
-    with Server(fast_policy, ServeConfig(port=0), run=run_folder, log=log, knobs=KNOBS) as server:
+    with Server(fast_policy, patient(), run=run_folder, log=log, knobs=KNOBS) as server:
         # The file that is written becomes one on a disk that has no room left.
         with open("/dev/full", "wb", buffering=0) as full:
             os.dup2(full.fileno(), server.service.log._file)

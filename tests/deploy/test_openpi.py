@@ -6,10 +6,11 @@ import venv
 
 import numpy as np
 import pytest
+from asking import patient
 from clients import WireClient, packed
 
 import gemrl
-from gemrl.deploy.serve import ServeConfig, Server
+from gemrl.deploy.serve import Server
 
 KNOBS = gemrl.Knobs(n=16)
 TOKEN = "a-token-for-tests"
@@ -45,7 +46,7 @@ print(json.dumps(said))
 
 @pytest.fixture(scope="module", params=[None, TOKEN], ids=["open", "with a key"])
 def server(request, policy):
-    config = ServeConfig(port=0, token=request.param)
+    config = patient(token=request.param)
     with Server(policy, config, knobs=KNOBS) as running:
         yield running
 
@@ -118,7 +119,7 @@ def test_a_bad_observation_raises_in_the_openpi_client_with_the_typed_message(
 
 def test_the_openpi_client_without_its_key_is_turned_away(policy, observations, openpi_python):
     given = {"api_key": None, "observation": observations[0].tolist(), "seeds": [0]}
-    with Server(policy, ServeConfig(port=0, token=TOKEN), knobs=KNOBS) as server:
+    with Server(policy, patient(token=TOKEN), knobs=KNOBS) as server:
         done = run(openpi_python, port=server.port, **given)
     assert done.returncode != 0
     assert "HTTP 401" in done.stderr

@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from asking import patient
 from browser import CONTROL, SHIFT, Browser, chromium
 
 import gemrl
-from gemrl.deploy.serve import ServeConfig, Server
+from gemrl.deploy.serve import Server
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="no Chromium is installed")
 
@@ -31,7 +32,7 @@ FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex='0']"
 
 @pytest.fixture(scope="module")
 def server(policy, maze_data):
-    config = ServeConfig(port=0)
+    config = patient()
     with Server(policy, config, knobs=KNOBS, profiles=PROFILES, states=maze_data) as running:
         yield running
 
@@ -392,7 +393,7 @@ def contrast(one, other):
 
 
 def test_a_person_signs_in_with_the_token_and_not_with_another(browser, policy):
-    with Server(policy, ServeConfig(port=0, token=TOKEN), knobs=KNOBS) as guarded:
+    with Server(policy, patient(token=TOKEN), knobs=KNOBS) as guarded:
         browser.go(guarded.url)
         assert browser.run("document.querySelector('#policy-name')") is None
         browser.fill("#token", "a-wrong-token")
@@ -406,7 +407,7 @@ def test_a_person_signs_in_with_the_token_and_not_with_another(browser, policy):
 
 
 def test_the_page_says_when_the_server_is_gone_and_recovers(browser, policy):
-    with Server(policy, ServeConfig(port=0), knobs=KNOBS) as first:
+    with Server(policy, patient(), knobs=KNOBS) as first:
         port = first.port
         browser.go(first.url)
         browser.wait("document.querySelector('#status')?.textContent === 'ready'")
@@ -414,6 +415,6 @@ def test_the_page_says_when_the_server_is_gone_and_recovers(browser, policy):
     browser.wait("!document.querySelector('#lost').hidden")
     assert "No answer from the server" in browser.text("#lost")
     assert browser.text("#status") == "no connection"
-    with Server(policy, ServeConfig(port=port), knobs=KNOBS):
+    with Server(policy, patient(port=port), knobs=KNOBS):
         browser.wait("document.querySelector('#lost').hidden")
         browser.wait("document.querySelector('#status').textContent === 'ready'")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asking import ask, talking
+from asking import ask, patient, talking
 from random_networks import random_method
 
 import gemrl
 from gemrl.decide.gates import Gates
-from gemrl.deploy.serve import ServeConfig, Server
+from gemrl.deploy.serve import Server
 from gemrl.errors import KnobError
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ PROFILES = {"careful": gemrl.Knobs(n=16, wp=2.0, k_smooth=4), "falling": SCHEDUL
 
 @pytest.fixture(scope="module")
 def server(fast_policy, maze_data):
-    config = ServeConfig(port=0)
+    config = patient()
     with Server(fast_policy, config, knobs=KNOBS, profiles=PROFILES, states=maze_data) as running:
         yield running
 
@@ -136,7 +136,7 @@ def test_the_server_counts_an_episodes_steps(server, fast_policy, observations):
 
 def test_a_refused_request_is_no_step_of_its_episode(observations):
     policy = random_method("iql", obs_dim=4, action_dim=2)
-    with Server(policy, ServeConfig(port=0)) as server:
+    with Server(policy, patient()) as server:
         steps = []
         for knobs in ({}, {}, {"wp": 0.5}, {"n": -1}, {}):
             request = {"observation": observations[0].tolist(), "episode": "a", "knobs": knobs}
@@ -364,7 +364,7 @@ def test_unknown_paths_and_methods_are_typed_errors(server):
 
 
 def test_gates_flag_and_leave_the_action_alone_by_default(fast_policy, gates, observations):
-    with Server(fast_policy, ServeConfig(port=0), knobs=KNOBS, gates=gates) as server:
+    with Server(fast_policy, patient(), knobs=KNOBS, gates=gates) as server:
         _, _, usual = ask(server, observation=observations[0].tolist(), seed=0)
         strange = (observations[0] + 30).astype(np.float32)
         _, _, flagged = ask(server, observation=strange.tolist(), seed=0)
@@ -377,14 +377,14 @@ def test_gates_flag_and_leave_the_action_alone_by_default(fast_policy, gates, ob
 
 def test_gates_that_may_act_fall_back_down_the_ladder(fast_policy, gates, observations):
     strange = (observations[0] + 30).astype(np.float32)
-    config = ServeConfig(port=0, gates="act", ladder=("anchor",))
+    config = patient(gates="act", ladder=("anchor",))
     with Server(fast_policy, config, knobs=KNOBS, gates=gates) as server:
         _, _, answer = ask(server, observation=strange.tolist(), seed=0)
         _, _, both = ask(server, observation=[strange.tolist(), observations[0].tolist()], seed=0)
     assert answer["rung"] == "anchor"
     assert answer["action"] == answer["anchor"]
     assert both["rung"][0] == "anchor"
-    config = ServeConfig(port=0, gates="act", ladder=("refuse",))
+    config = patient(gates="act", ladder=("refuse",))
     with Server(fast_policy, config, knobs=KNOBS, gates=gates) as server:
         status, _, refused = ask(server, observation=strange.tolist(), seed=0)
         batch = [observations[0].tolist(), strange.tolist()]
@@ -401,7 +401,7 @@ def test_a_shadow_decides_too_and_never_acts(fast_policy, tmp_path, maze_data, o
     gemrl.train(maze_data, config, tmp_path / "other", quiet=True)
     other = gemrl.load(tmp_path / "other", backend="fast")
     for shadow, differ in ((other, True), (fast_policy, False)):
-        with Server(fast_policy, ServeConfig(port=0), knobs=KNOBS, shadow=shadow) as server:
+        with Server(fast_policy, patient(), knobs=KNOBS, shadow=shadow) as server:
             for seed, obs in enumerate(observations[:10]):
                 request = {"observation": obs.tolist(), "seed": seed, "deadline_ms": 9000}
                 _, _, answer = ask(server, **request)
@@ -415,7 +415,7 @@ def test_a_shadow_decides_too_and_never_acts(fast_policy, tmp_path, maze_data, o
 def test_a_shadow_that_cannot_decide_as_asked_is_refused_at_the_start(fast_policy):
     shadow = random_method("bc", obs_dim=4, action_dim=2)
     with pytest.raises(KnobError, match="no critics"):
-        Server(fast_policy, ServeConfig(port=0), knobs=KNOBS, shadow=shadow)
+        Server(fast_policy, patient(), knobs=KNOBS, shadow=shadow)
 
 
 def test_a_shadow_that_fails_is_counted_and_the_server_still_stops(
@@ -435,7 +435,7 @@ def test_a_shadow_that_fails_is_counted_and_the_server_still_stops(
         def decide_again(self, *args, **options):
             raise ZeroDivisionError("a defect")
 
-    with Server(fast_policy, ServeConfig(port=0), knobs=KNOBS, shadow=Failing()) as server:
+    with Server(fast_policy, patient(), knobs=KNOBS, shadow=Failing()) as server:
         for obs in observations:
             assert ask(server, observation=obs.tolist())[0] == 200
         shadow = server.service.shadow
@@ -446,7 +446,7 @@ def test_a_shadow_that_fails_is_counted_and_the_server_still_stops(
 def test_with_the_jax_backend_only_compiled_shapes_are_taken(policy, observations):
     profiles = {"small": gemrl.Knobs(n=8)}
     knobs = gemrl.Knobs(n=16)
-    with Server(policy, ServeConfig(port=0), knobs=knobs, profiles=profiles) as server:
+    with Server(policy, patient(), knobs=knobs, profiles=profiles) as server:
         for name, expected in ((None, knobs), ("small", profiles["small"])):
             request = {"profile": name} if name else {}
             _, _, answer = ask(server, observation=observations[0].tolist(), seed=1, **request)

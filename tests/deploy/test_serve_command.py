@@ -58,7 +58,8 @@ def run(*words):
 def test_a_server_is_started_asked_and_drained_by_sigterm(
     start, fast_policy, observations, tmp_path
 ):
-    server = start("--log", str(tmp_path / "log"), "--n", "16", "--wp", "0.5")
+    patience = ["--wait-ms", str(1000 * PATIENCE), "--drain-seconds", str(PATIENCE)]
+    server = start("--log", str(tmp_path / "log"), "--n", "16", "--wp", "0.5", *patience)
     knobs = gemrl.Knobs(n=16, wp=0.5, lam=fast_policy.default_knobs.lam)
     status, _, answer = ask(server, observation=observations[0].tolist(), seed=1)
     assert status == 200
@@ -69,9 +70,8 @@ def test_a_server_is_started_asked_and_drained_by_sigterm(
     waiting = threading.Thread(target=lambda: found.update(answer=ask(server, **slow)))
     with talking(server) as say:
         waiting.start()
-        while ask(server, "/v1/recent")[2]["waiting"] == 0 and waiting.is_alive():
-            if "answer" in found:
-                break
+        while "gemrl_requests_in_progress 1.0" not in ask(server, "/metrics")[2]:
+            assert waiting.is_alive(), "answered before it was seen"
         server.process.send_signal(signal.SIGTERM)
         waiting.join()
         assert found["answer"][0] == 200

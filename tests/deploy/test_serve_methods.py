@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
-from asking import ask, talking
+from asking import ask, patient, talking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import LOOKING_BACK, quickly_compiled, random_method, random_states, saved
@@ -16,7 +16,7 @@ from strange_inputs import SCALARS
 
 import gemrl
 from gemrl.decide.search import Deadlines
-from gemrl.deploy.serve import ServeConfig, Server
+from gemrl.deploy.serve import Server
 from gemrl.deploy.serve.decider import Job
 from gemrl.deploy.serve.histories import Histories
 from gemrl.deploy.serve.log import LogConfig
@@ -53,7 +53,7 @@ def policy(request):
 
 @pytest.fixture(scope="module")
 def server(policy):
-    with Server(policy, ServeConfig(port=0)) as running:
+    with Server(policy, patient()) as running:
         yield running
 
 
@@ -155,7 +155,7 @@ def test_gems_rule_with_a_borrowed_density_is_served_and_replayed(tmp_path):
     policy = gemrl.load(run, behavior=density)
     knobs = gemrl.Knobs(n=8, wp=0.5)
     parts = {"run": run, "behavior": density, "log": LogConfig(tmp_path / "log")}
-    with Server(policy, ServeConfig(port=0), knobs=knobs, **parts) as server:
+    with Server(policy, patient(), knobs=knobs, **parts) as server:
         assert ask(server, "/v1/metadata")[2]["density"] == gemrl.load(density).digest
         for seed, obs in enumerate(random_states(policy, 3, 1).astype(np.float32)):
             _, _, answer = ask(server, observation=obs.tolist(), seed=seed)
@@ -172,7 +172,7 @@ def looking_back(request, tmp_path_factory):
     run = saved(folder / "run", request.param, obs_dim=OBS_DIM, context=3)
     log = LogConfig(folder / "log")
     policy = gemrl.load(run)
-    with Server(policy, ServeConfig(port=0), run=run, log=log, shadow=policy) as server:
+    with Server(policy, patient(), run=run, log=log, shadow=policy) as server:
         yield policy, server
 
 
@@ -284,16 +284,16 @@ def test_what_does_not_go_with_a_policy_that_looks_back_is_refused(looking_back,
     policy, _ = looking_back
     wide = random_method("bc", obs_dim=policy.input_spec.obs_dim)
     with pytest.raises(ConfigError, match="its context has 0 steps"):
-        Server(policy, ServeConfig(port=0), shadow=wide)
+        Server(policy, patient(), shadow=wide)
     # Even one that sees as many numbers as a context of a single step has.
     short = random_method(LOOKING_BACK[0], obs_dim=OBS_DIM, context=1)
     as_wide = random_method("bc", obs_dim=short.input_spec.obs_dim)
     with pytest.raises(ConfigError, match="its context has 0 steps"):
-        Server(short, ServeConfig(port=0), shadow=as_wide)
+        Server(short, patient(), shadow=as_wide)
     with pytest.raises(ConfigError, match="redact"):
-        Server(policy, ServeConfig(port=0), log=LogConfig(tmp_path, redact=("action",)))
+        Server(policy, patient(), log=LogConfig(tmp_path, redact=("action",)))
     with pytest.raises(KnobError, match="--gates act"):
-        Server(policy, ServeConfig(port=0, gates="act"))
+        Server(policy, patient(gates="act"))
 
 
 def test_decisions_with_a_history_replay_and_are_shadowed(looking_back, states):
@@ -355,7 +355,7 @@ def test_whatever_an_episode_is_said_to_be_contexts_are_finite_or_the_error_is_t
         OBS_DIM,
         THIS.default_knobs,
         {},
-        ServeConfig(port=0).limits,
+        patient().limits,
         None,
         None,
         THIS.require_models,

@@ -16,7 +16,8 @@ for name in ("mujoco", "gymnasium", "gymnasium_robotics", "minari"):
 from gemrl.cli import main
 sys.exit(main(sys.argv[1:]))
 """
-SMALL = ("--steps", "60", "--pretrain-steps", "60", "--hidden", "32", "32", "--batch-size", "64")
+SMALL = ("--steps", "60", "--hidden", "32", "32", "--batch-size", "64")
+FEW = ("--pretrain-steps", "60", "--components", "2", "--critics", "2")
 
 
 def run(*words):
@@ -36,7 +37,7 @@ def test_gem_trains_audits_and_decides_with_no_simulator(
     test_data_folder, tmp_path, name, words, dimensions
 ):
     file = test_data_folder / "real" / f"{name}.hdf5"
-    done = run("train", file, *words, *SMALL, "--out", tmp_path / "run")
+    done = run("train", file, *words, *SMALL, *FEW, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     policy = gemrl.load(tmp_path / "run")
     assert (policy.spec.obs_dim, policy.spec.action_dim) == dimensions
@@ -66,7 +67,7 @@ def test_training_refuses_actions_outside_the_bounds_until_told_what_to_do(
 def test_an_evaluation_without_a_simulator_names_the_extra(test_data_folder, tmp_path):
     file = test_data_folder / "real" / "hopper-expert-rollouts-v4.hdf5"
     task = ("--task", "hopper-expert-v2")
-    words = ("--outside", "clip", *task, *SMALL, "--out", tmp_path / "run")
+    words = ("--method", "bc", "--outside", "clip", *task, *SMALL, "--out", tmp_path / "run")
     done = run("train", file, *words)
     assert done.returncode == 0, done.stderr
     refused = run("eval", tmp_path / "run", "--episodes", "1", "--n", "0")

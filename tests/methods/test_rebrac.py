@@ -45,6 +45,14 @@ def test_last_layers_begin_small_as_published():
     assert fresh.target_critics is fresh.critics
 
 
+@pytest.mark.parametrize("norms", [True, False])
+def test_the_critics_have_norms_unless_told_and_the_actor_has_none(norms):
+    fresh = rebrac.init(replace(CONFIG, critic_norms=norms), OBS, ACT, KEY)
+    assert all((critic.norm is not None) is norms for critic in fresh.critics)
+    assert all((critic.net.norms is not None) is norms for critic in fresh.critics)
+    assert fresh.actor.net.norms is None
+
+
 def lowest(critics, obs, action):
     return np.float64(values(critics, obs, jnp.asarray(action, jnp.float32))).min(axis=0)
 

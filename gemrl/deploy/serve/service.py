@@ -367,6 +367,7 @@ class Service:
     def _levels(self) -> Values:
         return {
             "waiting_observations": {"": float(self.engine.waiting)},
+            "requests_in_progress": {"": float(self.in_progress)},
             "connections": {"": float(self.connections)},
             "ready": {"": float(self.ready and not self.draining)},
             "cost_factor": {"": float(self.engine.costs.factor)},
