@@ -133,3 +133,16 @@ def test_means_over_tasks_are_of_the_methods_that_have_them_all():
     assert "these 2 tasks" in means.caption
     assert [line[0] for line in means.lines] == ["BC", "TD3+BC"]
     assert {line[3] for line in means.lines} == {"4"}
+
+
+def test_a_task_with_more_seeds_than_the_others_counts_no_more_than_they():
+    elsewhere = [
+        replace(row, task=OTHER)
+        for row in ROWS
+        if row.method == "td3bc" and row.protocol == "test" and row.train_seed == 0
+    ]
+    parts = comparison.render(Facts([*ROWS, *elsewhere], RECORDS))
+    means = [part for part in parts if isinstance(part, Table)][1]
+    [(_, mean, _, runs)] = means.lines
+    assert runs == "2"
+    assert float(mean) == pytest.approx(np.mean([row.score for row in elsewhere]), abs=0.05)

@@ -181,22 +181,27 @@ def _cell(rows: Sequence[Row], task: str, method: str) -> str:
 
 
 def _over_tasks(found: dict[str, dict[str, list[Row]]], names: Sequence[str]) -> list[Table]:
-    """Interquartile means over the tasks, of the methods that have rows on each of them."""
+    """Interquartile means over the tasks, of the methods that have rows on each of them.
+
+    Of the training seeds that all tasks have, so that each task counts the same.
+    """
     lines = []
     for name in names:
-        if not all(columns[name] for columns in found.values()):
-            continue
-        runs = []
+        by_task: list[dict[int, list[float]]] = []
         for columns in found.values():
             scores: dict[int, list[float]] = {}
             for row in columns[name]:
                 scores.setdefault(row.train_seed, []).append(row.score)
-            runs.append([float(np.mean(each)) for each in scores.values()])
+            by_task.append(scores)
+        common = sorted(set.intersection(*(set(scores) for scores in by_task)))
+        if not common:
+            continue
+        runs = [[float(np.mean(scores[seed])) for seed in common] for scores in by_task]
         flat = [score for group in runs for score in group]
         middle = stratified_bootstrap(runs, interquartile_mean)
         lines.append((TITLES[name], f"{np.mean(flat):.1f}", str(middle), str(len(flat))))
     several = f"these {len(found)} tasks" if len(found) > 1 else "this task"
-    caption = f"Over {several}, of the methods that have rows on all; 95 % intervals"
+    caption = f"Over {several}, of the methods and seeds that have rows on all; 95 % intervals"
     return (
         [Table(caption, ("method", "mean", "interquartile mean", "runs"), lines)] if lines else []
     )
