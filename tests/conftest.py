@@ -22,12 +22,6 @@ os.environ.setdefault(
     "NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "gemrl-tests" / "numba" / DIGEST)
 )
 
-# Policies that many tests share are trained before a test has a home of its own.
-os.environ["GEMRL_HOME"] = str(Path.home() / ".cache" / "gemrl-tests")
-
-# Files of few tests that take a minute or more. At the end one worker would wait for the other.
-FIRST = ("demo", "real_files", "kills", "seeds", "compiled_cache", "memory", "reproduce", "docs")
-
 UMAZE = "maze2d-umaze-v1"
 SMALL = {"hidden": (32, 32), "batch_size": 64, "critics": 3}
 
@@ -35,11 +29,6 @@ SMALL = {"hidden": (32, 32), "batch_size": 64, "critics": 3}
 # Compiled programs are kept in memory maps, and Linux gives a process 65,530 of them: a worker that
 # compiled all that the tests need would die of it.
 MOST_MAPS = 20_000
-
-
-def pytest_collection_modifyitems(items):
-    first = {f"test_{name}.py" for name in FIRST}
-    items.sort(key=lambda item: item.path.name not in first)
 
 
 @pytest.fixture(autouse=True, scope="module")
