@@ -52,10 +52,7 @@ def drive(task, count, steps, seed, size=1.0, hold=15):
     return np.stack(observations), np.stack(rewards)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [UMAZE, *(pytest.param(f"maze2d-{m}-v1", marks=pytest.mark.long) for m in ("medium", "large"))],
-)
+@pytest.mark.parametrize("name", [UMAZE, "maze2d-medium-v1", "maze2d-large-v1"])
 def test_a_uniformly_random_policy_returns_d4rls_reference_minimum(name):
     task = task_named(name)
     episodes = 300

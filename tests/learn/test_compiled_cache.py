@@ -58,7 +58,6 @@ def test_a_second_start_compiles_nothing_and_gives_the_same_weights(count, compi
     assert one == other
 
 
-@pytest.mark.long
 def test_a_folder_that_the_user_chose_is_used_instead(count, compiled_home, tmp_path):
     mine = str(compiled_home / "kept")
     environment = {"GEMRL_HOME": str(tmp_path / "home"), "JAX_COMPILATION_CACHE_DIR": mine}
