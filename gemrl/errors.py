@@ -63,6 +63,15 @@ class TrainingError(GemrlError, RuntimeError):
     """Training diverged, or a run folder is in use or does not fit the run."""
 
 
+class DivergedError(TrainingError):
+    """Training stopped making sense. `why` says how that showed, after `updates` updates."""
+
+    def __init__(self, message: str, updates: int, why: str) -> None:
+        super().__init__(message)
+        self.updates = updates
+        self.why = why
+
+
 class EvaluationError(GemrlError, RuntimeError):
     """Episodes could not be run: a worker failed, died again and again, or cannot be reached."""
 

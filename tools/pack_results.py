@@ -46,7 +46,9 @@ def merged_records(
     """The new records of these tasks (none: of all) and of no task, and the old ones of others."""
 
     def place(record: dict[str, Any]) -> tuple[Any, ...]:
-        return record.get("experiment"), record.get("task"), record.get("method")
+        # Seeds of a method may come one by one.
+        names = ("experiment", "task", "method", *(["seed"] if "method" in record else []))
+        return tuple(record.get(name) for name in names)
 
     wanted = [r for r in new if not tasks or r.get("task") in (None, *tasks)]
     replaced = set(map(place, wanted))

@@ -1,5 +1,6 @@
 """Training that no longer makes sense is stopped and explained; nothing is repaired in silence."""
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,13 +9,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gemrl.errors import TrainingError
+from gemrl.data.storage import write_text
+from gemrl.errors import DataError, DivergedError
 from gemrl.learn.checkpoint import newest_checkpoint
 from gemrl.learn.tensors import tree_names
+from gemrl.methods.protocol import MethodConfig
+
+DIVERGED = "diverged.json"
+"""What a run that diverged leaves in its folder."""
 
 
 def check_metrics(
-    metrics: Mapping[str, float], broken: int, limit: float | None, out: Path, phase: str, done: int
+    metrics: Mapping[str, float], broken: int, limit: float | None, phase: str, done: int
 ) -> None:
     """Stop where a loss is no number or Q exceeds what the rewards can add up to.
 
@@ -24,37 +30,60 @@ def check_metrics(
     if broken >= 0 or culprits:
         named = ", ".join(f"{name} {metrics[name]}" for name in culprits) or "a loss"
         where = f"update {broken + 1:,}" if broken >= 0 else f"or before update {done:,}"
-        raise diverged(out, phase, f"not finite at {where}: {named}")
+        raise _diverged(phase, done, f"not finite at {where}: {named}")
     largest = metrics.get("critic/largest", 0.0)
     if limit is not None and largest > limit:
-        raise diverged(
-            out,
+        raise _diverged(
             phase,
+            done,
             f"Q explodes: |Q| reached {largest:.3g} by update {done:,}, and the rewards in the "
             f"data cannot add up to a tenth of {limit:.3g}",
         )
 
 
-def check_weights(state: Any, out: Path, phase: str, done: int) -> None:
+def check_weights(state: Any, phase: str, done: int) -> None:
     """Stop where something that training carries along is not finite."""
     if bool(_all_finite(state)):
         return
     pairs = zip(tree_names(state), jax.tree.leaves(state), strict=True)
     culprits = [name for name, leaf in pairs if not bool(jnp.isfinite(leaf).all())]
     more = f" and {len(culprits) - 3} more" if len(culprits) > 3 else ""
-    raise diverged(
-        out, phase, f"weights not finite at update {done:,}: {', '.join(culprits[:3])}{more}"
+    raise _diverged(
+        phase, done, f"weights not finite at update {done:,}: {', '.join(culprits[:3])}{more}"
     )
 
 
-def diverged(out: Path, phase: str, what: str) -> TrainingError:
-    """The error, with what is left and what to do."""
+def _diverged(phase: str, done: int, why: str) -> DivergedError:
+    return DivergedError(f"training diverged ({phase}): {why}", done, why)
+
+
+def explained(error: DivergedError, out: Path, config: MethodConfig) -> DivergedError:
+    """The error with what is left of the run and what to do."""
     good = newest_checkpoint(out)
     left = f"the last good state is {good}" if good else "no checkpoint had been written yet"
-    return TrainingError(
-        f"training diverged ({phase}): {what}; {left}. Lower --learning-rate or --beta in another "
-        "output folder, and look at the data with `gemrl data inspect`"
+    words = (
+        f"{error}; {left}. Try {config.steadier} in another output folder, and look at the data "
+        "with `gemrl data inspect`"
     )
+    return DivergedError(words, error.updates, error.why)
+
+
+def note_divergence(out: Path, error: DivergedError) -> None:
+    """Leave word of it in the run's folder."""
+    note = {"updates": error.updates, "why": error.why}
+    write_text(out / DIVERGED, json.dumps(note) + "\n")
+
+
+def divergence_of(out: Path) -> dict[str, Any] | None:
+    """After how many `updates` a run diverged, and `why`; None where it did not."""
+    path = out / DIVERGED
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {"updates": int(found["updates"]), "why": str(found["why"])}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read: {error!r}; remove it and train again") from error
 
 
 @jax.jit

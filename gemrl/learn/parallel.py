@@ -15,8 +15,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO
 
-from gemrl.errors import TrainingError
+from gemrl.errors import DivergedError, TrainingError
 from gemrl.learn.checkpoint import newest_checkpoint
+from gemrl.learn.divergence import DIVERGED, divergence_of
 from gemrl.learn.interrupts import PARENT, Interrupted, stop_on_signals
 from gemrl.learn.metrics import last_metrics
 from gemrl.learn.run import shown
@@ -33,13 +34,18 @@ class Job:
     arguments: tuple[str, ...]
     out: Path
     updates: int
+    may_diverge: bool = False
+    """Whether the other jobs go on when this one diverges, and so does whoever asked for it."""
 
 
-def job(title: str, data: str, config: MethodConfig, out: Path, *more: str) -> Job:
+def job(
+    title: str, data: str, config: MethodConfig, out: Path, *more: str, may_diverge: bool = False
+) -> Job:
     """The job of a training with these settings; `more` are further words."""
     method = method_of(config)
     words = (data, "--method", method.name, *more, *settings_words(config))
-    return Job(title, words, out, sum(phase.steps for phase in method.phases(config)))
+    updates = sum(phase.steps for phase in method.phases(config))
+    return Job(title, words, out, updates, may_diverge)
 
 
 def settings_words(config: MethodConfig) -> list[str]:
@@ -64,6 +70,7 @@ class Worker:
         self.job = job
         self.cores = cores
         job.out.mkdir(parents=True, exist_ok=True)
+        (job.out / DIVERGED).unlink(missing_ok=True)  # Any other end would be taken for it.
         self._log: IO[bytes] = open(job.out / "train.log", "ab")  # noqa: SIM115
         self._read = self._log.tell()
         command = [sys.executable, "-m", "gemrl", "train", *job.arguments]
@@ -90,7 +97,9 @@ class Worker:
             said = words[-1].removeprefix("gemrl: ") if words else f"exit code {code}"
             if code < 0:  # It had no time for a word.
                 said = f"ended by {signal.Signals(-code).name}"
-            raise TrainingError(f"{self.job.title} failed: {said} ({log})")
+            message = f"{self.job.title} failed: {said} ({log})"
+            found = divergence_of(self.job.out)
+            raise TrainingError(message) if found is None else DivergedError(message, **found)
         return True
 
     def news(self) -> list[str]:
@@ -150,7 +159,15 @@ def run_jobs(jobs: Sequence[Job]) -> None:
                     report(worker.job.title, metrics.get("update", 0), shown(metrics))
                     for line in worker.news():
                         say(f"{worker.job.title}, {line}")
-                    if worker.finished():
+                    try:
+                        ended = worker.finished()
+                    except DivergedError as error:
+                        if not worker.job.may_diverge:
+                            raise
+                        running.remove(worker)
+                        say(str(error))
+                        continue
+                    if ended:
                         running.remove(worker)
                         report(worker.job.title, worker.job.updates)
         except TrainingError:

@@ -9,10 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gemrl.errors import DataError, TrainingError
+from gemrl.errors import DataError, DivergedError, TrainingError
 from gemrl.learn.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from gemrl.learn.devices import Devices
-from gemrl.learn.divergence import check_metrics, check_weights
+from gemrl.learn.divergence import (
+    DIVERGED,
+    check_metrics,
+    check_weights,
+    explained,
+    note_divergence,
+)
 from gemrl.learn.health import Watch, held_out_metrics, warnings
 from gemrl.learn.interrupts import Interrupted, Wish
 from gemrl.learn.loggers import Sink
@@ -65,6 +71,10 @@ class Run:
         state, totals, done = self._start(resume)
         try:
             return self._phases(state, totals, done)
+        except DivergedError as error:
+            if self.devices.lead:
+                note_divergence(self.out, error)
+            raise explained(error, self.out, self.config) from None
         except DataError as error:  # Something could not be written.
             good = newest_checkpoint(self.out)
             left = f"the last state saved is {good}" if good else "no state had been saved yet"
@@ -82,7 +92,7 @@ class Run:
                     state = self._phase(state, totals, phase, start, done, report)
                 totals, done = None, start + phase.steps
             start += phase.steps
-        check_weights(state, self.out, "its last phase", done)
+        check_weights(state, "its last phase", done)
         return state
 
     def _start(self, resume: bool) -> tuple[Any, Totals | None, int]:
@@ -114,6 +124,7 @@ class Run:
     def _open_files(self, done: int) -> None:
         if self.devices.lead:
             self._sinks = self.open_sinks(done)  # First: one that fails leaves no trace.
+            (self.out / DIVERGED).unlink(missing_ok=True)  # It is tried again.
             cut_metrics(self.out, done)
 
     def _saved(self, state: Any, done: int) -> tuple[Any, Totals | None]:
@@ -209,7 +220,7 @@ class Run:
         metrics |= {name: float(value) for name, value in totals.largest.items()}
         limit = self.config.value_limit(self.largest_reward)
         where = start + broken if broken >= 0 else -1
-        check_metrics(metrics, where, limit, self.out, phase.name, done)
+        check_metrics(metrics, where, limit, phase.name, done)
         for part, batch in self.samples.items():
             found = held_out_metrics(self.method.models(state), batch, self.compiled_config, part)
             metrics |= {name: float(value) for name, value in found.items()}
@@ -230,11 +241,11 @@ class Run:
 
     def _snapshot(self, state: Any, phase: Phase, done: int) -> None:
         if done < phase.steps:  # The last state becomes the run's own bundle.
-            check_weights(state, self.out, phase.name, done)
+            check_weights(state, phase.name, done)
             self.devices.together(lambda: self.devices.lead and self.keep(state, done))
 
     def _save(self, state: Any, totals: Totals | None, phase: Phase, done: int) -> None:
-        check_weights(state, self.out, phase.name, done)
+        check_weights(state, phase.name, done)
         saved = (state, totals)
         self.devices.together(
             lambda: self.devices.lead and save_checkpoint(self.out, saved, done, self.identity)

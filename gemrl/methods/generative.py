@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from gemrl.methods.networks import ACTIVATIONS, Layers, Linear, Norm, dropout
+from gemrl.methods.networks import ACTIVATIONS, Layers, Linear, Norm, dropout, mish, product
 from gemrl.methods.protocol import Batch
 from gemrl.methods.samplers import Sampler
 
@@ -80,7 +80,7 @@ class Residual(Body):
     def __call__(self, x: Float[Array, "*b h"], key: Key[Array, ""] | None) -> Float[Array, "*b a"]:
         for number, block in enumerate(self.blocks):
             x = block(x, None if key is None else jax.random.fold_in(key, number))
-        return self.last(jax.nn.mish(x))
+        return self.last(mish(x))
 
 
 class Field(eqx.Module):
@@ -126,9 +126,9 @@ class Field(eqx.Module):
         time: Float[Array, "*#b k"] | None = None,
         key: Key[Array, ""] | None = None,
     ) -> Float[Array, "*b a"]:
-        first = self.from_state(obs) + action @ self.from_action
+        first = self.from_state(obs) + product(action, self.from_action)
         if self.from_time is not None and time is not None:
-            first = first + time @ self.from_time
+            first = first + product(time, self.from_time)
         return self.body(first, key)
 
 

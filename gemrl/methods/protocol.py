@@ -73,6 +73,9 @@ class MethodConfig:
     checkpoint_every: int = 10_000
     """Updates between checkpoints."""
 
+    steadier: ClassVar[str] = "a lower --learning-rate"
+    """What to try where training diverges."""
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, self._checked(field))

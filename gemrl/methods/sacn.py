@@ -11,6 +11,7 @@ more. The paper has three hidden layers of 256: set `hidden` for those.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,8 @@ class SacNConfig(SoftConfig):
 
     critics: int = 10
     """Critics in the ensemble (N)."""
+
+    steadier: ClassVar[str] = "more --critics or a lower --learning-rate"
 
 
 def target_of(

@@ -64,6 +64,26 @@ def test_a_method_below_both_the_data_and_cloning_is_named(parts):
     assert said == [f"Below both the data's own episodes and behaviour cloning: CQL on {TASK}."]
 
 
+def test_seeds_that_diverged_are_told_until_they_have_rows():
+    """SAC-N has no other seed; two of CQL's diverged, of which one has been trained anew."""
+    lost = [("sacn", 0), ("cql", 0), ("cql", 1)]
+    records = [
+        {"task": TASK, "method": method, "seed": seed, "updates": 9, "why": f"{method} {seed}"}
+        for method, seed in lost
+    ]
+    parts = comparison.render(Facts(ROWS, RECORDS | {"diverged": records}))
+    table = next(part for part in parts if isinstance(part, Table))
+    (line,) = table.lines
+    found = dict(zip(table.headings, line, strict=True))
+    assert found["SAC-N"].startswith("diverged")
+    assert found["CQL"].startswith("9.0 (one seed) (1 more diverged)")
+    (said,) = [part for part in parts if isinstance(part, str) and part.startswith("Diverged")]
+    assert said == (
+        f"Diverged, and so without a policy: SAC-N on {TASK}, seed 0 (sacn 0); "
+        f"CQL on {TASK}, seed 1 (cql 1)."
+    )
+
+
 def test_settings_that_are_not_a_methods_own_are_told():
     of_td3bc = {"task": TASK, "method": "td3bc", "settings": {"batch_size": 64}}
     plain = {"task": TASK, "method": "cql", "settings": {}}

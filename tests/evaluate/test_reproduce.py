@@ -172,6 +172,40 @@ def test_a_methods_settings_are_trained_with_recorded_and_told(without_gem):
     assert again.records("settings") == without_gem.records("settings")
 
 
+@pytest.fixture(scope="module")
+def with_divergence(study, tmp_path_factory):
+    """Two methods, of which one diverges."""
+    given = {"sacn": {"learning_rate": 1e38, "critics": 2}}
+    methods = ("sacn", "td3bc")
+    budget = replace(SMALL, gem=False, methods=methods, method_steps=8, method_settings=given)
+    found = Study(budget, tmp_path_factory.mktemp("diverges"), here)
+    reproduce(["scores", "interface"], found)
+    return found
+
+
+def test_a_method_that_diverges_is_told_in_the_table_and_ends_no_other(with_divergence):
+    (record,) = with_divergence.records("diverged")
+    assert (record["task"], record["method"], record["seed"]) == (UMAZE, "sacn", 0)
+    assert "not finite at update" in record["why"]
+    assert {row.method for row in facts_of(with_divergence.out).rows} == {"td3bc"}
+    text = (with_divergence.out / "scores.md").read_text()
+    assert "| diverged [" in text
+    assert f"Diverged, and so without a policy: SAC-N on {UMAZE}, seed 0 (not finite" in text
+
+
+def test_what_diverged_is_not_trained_again_unless_with_other_settings(with_divergence):
+    log = with_divergence.policy(UMAZE, "sacn", 0) / "train.log"
+    before = log.read_bytes()
+    again = Study(with_divergence.budget, with_divergence.out, here)
+    again.train()
+    assert log.read_bytes() == before
+    assert again.records("diverged") == with_divergence.records("diverged")
+    other = {"sacn": {"learning_rate": 1e37, "critics": 2}}
+    budget = replace(with_divergence.budget, method_settings=other)
+    with pytest.raises(ConfigError, match="trained with other settings"):
+        Study(budget, with_divergence.out, here).train()
+
+
 def test_the_interfaces_knobs_are_chosen_on_validation_rows_alone():
     n = 64
     best, *others = interface.settings(UMAZE, n)[2:]

@@ -16,12 +16,14 @@ import pytest
 import gemrl
 from gemrl.data.recipes import make_dataset
 from gemrl.data.tasks import task_named
-from gemrl.errors import GemrlError, MissingExtraError, TrainingError
+from gemrl.errors import DataError, DivergedError, GemrlError, MissingExtraError, TrainingError
 from gemrl.learn.bundle import MANIFEST, WEIGHTS, config_from_json, load_manifest
+from gemrl.learn.divergence import divergence_of
 from gemrl.learn.metrics import METRICS, last_update, read_metrics
 from gemrl.learn.tensors import load_arrays
 from gemrl.learn.train import STARTED
 from gemrl.methods import method_named
+from gemrl.methods.sacn import SacNConfig
 
 UMAZE = "maze2d-umaze-v1"
 BC = gemrl.BcConfig(steps=60, hidden=(8,), batch_size=32, checkpoint_every=20)
@@ -359,6 +361,23 @@ def test_rewards_that_diverge_are_an_error_with_the_very_update(data, tmp_path):
         gemrl.train(huge, IQL, tmp_path / "run", quiet=True)
     assert "no checkpoint had been written yet" in str(caught.value)
     assert not (tmp_path / "run" / MANIFEST).exists()
+
+
+def test_a_run_that_diverges_leaves_word_of_it_until_it_is_tried_again(data, tmp_path):
+    out = tmp_path / "run"
+    config = SacNConfig(steps=4, hidden=(8,), batch_size=8, critics=2, learning_rate=1e38)
+    with pytest.raises(DivergedError, match=r"Try more --critics or a lower --learning") as caught:
+        gemrl.train(data, config, out, quiet=True)
+    assert divergence_of(out) == {"updates": caught.value.updates, "why": caught.value.why}
+    assert caught.value.why.startswith("not finite at")
+    gemrl.train(data, replace(config, learning_rate=1e-3), out, resume=True, quiet=True)
+    assert divergence_of(out) is None
+
+
+def test_a_note_of_divergence_that_cannot_be_read_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "diverged.json").write_text('{"updates": "many"')
+    with pytest.raises(DataError, match=r"diverged\.json cannot be read: .*train again"):
+        divergence_of(tmp_path)
 
 
 def test_q_that_explodes_is_an_error_before_anything_is_infinite(data, tmp_path):

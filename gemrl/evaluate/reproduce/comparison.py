@@ -1,11 +1,12 @@
 """Every method that a study has trained, as its own paper deploys it, beside GEM and the data."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from gemrl.data.dataset import Dataset
-from gemrl.data.tasks import task_named
+from gemrl.data.tasks import TASKS, task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.choose import score_of
@@ -20,9 +21,8 @@ from gemrl.evaluate.reproduce.select import (
     last_step,
     pick,
     sweep_rows,
-    tasks_of,
 )
-from gemrl.evaluate.reproduce.study import SETTINGS, Study
+from gemrl.evaluate.reproduce.study import DIVERGED, SETTINGS, Study
 from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import (
     interquartile_mean,
@@ -66,8 +66,7 @@ def collect(study: Study) -> None:
     study.evaluate(
         own_cell(study, task, method, seed)
         for task in study.budget.tasks
-        for method, seeds in study.others.items()
-        for seed in seeds
+        for method, seed in study.others_of(task)
     )
     study.record_data(DATA, lambda study, task: data_record(task, study.dataset(task)))
 
@@ -91,10 +90,13 @@ def render(facts: Facts) -> list[str | Table]:
     """A table of tasks and methods; nothing where no method beside the first three has rows."""
     rows = last_step(facts.rows)
     methods = [name for name in METHODS if name not in ("gem", "iql", "bc")]
-    methods = [name for name in methods if pick(rows, method=name, knobs=own_knobs(name))]
+    of_methods = {name: pick(rows, method=name, knobs=own_knobs(name)) for name in methods}
+    lost = _diverged(facts, rows)
+    methods = [name for name in methods if of_methods[name] or name in {m for _, m in lost}]
     if not methods:
         return []
-    tasks = tasks_of(row for name in methods for row in pick(rows, method=name))
+    shown = {row.task for name in methods for row in of_methods[name]} | {t for t, _ in lost}
+    tasks = [task for task in TASKS if task in shown]
     names = ["bc", "iql", *methods, "gem"]
     found = {
         task: {name: _of_method(rows, task, name, facts.n) for name in names} for task in tasks
@@ -104,7 +106,7 @@ def render(facts: Facts) -> list[str | Table]:
         (
             task,
             f"{data[task]['mean']:.1f}" if task in data else "–",
-            *(_cell(found[task][name], task, name) for name in names),
+            *(_cell(found[task][name], task, name, lost.get((task, name), [])) for name in names),
         )
         for task in tasks
     ]
@@ -121,7 +123,8 @@ def render(facts: Facts) -> list[str | Table]:
             ("task", DATA, *(TITLES[name] for name in names)),
             lines,
         ),
-        *other_settings(facts, ((row.task, row.method) for row in used)),
+        *other_settings(facts, (*((row.task, row.method) for row in used), *lost)),
+        *_told(lost),
         *_below_both(found, {task: record["mean"] for task, record in data.items()}),
         *_over_tasks(found, names),
     ]
@@ -133,6 +136,31 @@ def _of_method(rows: Sequence[Row], task: str, method: str, n: int) -> list[Row]
         return []
     knobs = chosen_knobs(rows, task, n) if method == "gem" else own_knobs(method)
     return pick(rows, task=task, method=method, knobs=knobs)
+
+
+Lost = dict[tuple[str, str], list[dict[str, Any]]]
+"""Records of trainings that diverged, by task and method."""
+
+
+def _diverged(facts: Facts, rows: Sequence[Row]) -> Lost:
+    """What diverged and was not trained anew since: then it has rows."""
+    lasted = {(row.task, row.method, row.train_seed) for row in rows}
+    lost: Lost = {}
+    for record in facts.records.get(DIVERGED, []):
+        task, method, seed = record["task"], record["method"], record["seed"]
+        if seed in facts.seeds and (task, method, seed) not in lasted:
+            lost.setdefault((task, method), []).append(record)
+    return lost
+
+
+def _told(lost: Lost) -> list[str]:
+    """How the trainings that diverged did so."""
+    told = [
+        f"{TITLES[method]} on {task}, seed {record['seed']} ({record['why']})"
+        for (task, method), records in lost.items()
+        for record in records
+    ]
+    return [f"Diverged, and so without a policy: {'; '.join(told)}."] if told else []
 
 
 def other_settings(facts: Facts, shown: Iterable[tuple[str, str]]) -> list[str]:
@@ -171,12 +199,15 @@ def _below_both(found: dict[str, dict[str, list[Row]]], data: dict[str, float]) 
     return [f"Below both the data's own episodes and behaviour cloning{where}: {words}."]
 
 
-def _cell(rows: Sequence[Row], task: str, method: str) -> str:
-    if not rows:
+def _cell(rows: Sequence[Row], task: str, method: str, lost: Sequence[dict[str, Any]]) -> str:
+    if not rows and not lost:
         return "–"
     published = quoted("scores", task, "GEM(OURS)" if method == "gem" else TITLES[method])
     seeds = {row.train_seed for row in rows}
-    marked = f"{score_of(rows)}" + ("" if len(seeds) > 1 else " (one seed)")
+    marked = "diverged"
+    if rows:
+        marked = f"{score_of(rows)}" + ("" if len(seeds) > 1 else " (one seed)")
+        marked += f" ({len(lost)} more diverged)" if lost else ""
     return marked + ("" if published == "–" else f" [{published}]")
 
 

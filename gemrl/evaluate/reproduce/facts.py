@@ -35,6 +35,12 @@ class Facts:
         return found[0] if found else shown(Budget(("maze2d-umaze-v1",)))
 
     @property
+    def seeds(self) -> range:
+        """Training seeds of the budget."""
+        first = self.budget.get("first_seed", 0)
+        return range(first, first + self.budget["seeds"])
+
+    @property
     def tasks(self) -> list[str]:
         """Tasks with rows of GEM on test seeds whose knobs are known."""
         rows = last_step(self.rows)

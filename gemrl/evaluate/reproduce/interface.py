@@ -7,6 +7,7 @@ the paper's knobs of the suite, and those that validation seeds choose for each 
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 
 from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
@@ -34,13 +35,12 @@ WEIGHTS = (0.0, 0.1, 0.4, 1.0, 2.0)
 
 def collect(study: Study) -> None:
     """Every method with critics by GEM's rule on validation seeds, then both ways on test seeds."""
-    ours = dict.fromkeys(BASELINES, study.seeds) if study.budget.gem else {}
+    ours = BASELINES if study.budget.gem else ()
     policies = [
         (task, method, seed)
         for task in study.budget.tasks
-        for method, seeds in (ours | study.others).items()
+        for method, seed in (*product(ours, study.seeds), *study.others_of(task))
         if method not in WITHOUT_CRITICS
-        for seed in seeds
     ]
     n = study.budget.sweep_n
     rows = study.evaluate(

@@ -23,8 +23,9 @@ from gemrl.evaluate.reproduce.select import (
 from gemrl.evaluate.rows import Row
 from gemrl.evaluate.workers import processes
 from gemrl.learn.bundle import MANIFEST, config_to_json, load_bundle, load_manifest
+from gemrl.learn.divergence import divergence_of
 from gemrl.learn.parallel import job, run_jobs
-from gemrl.learn.train import baseline, snapshot
+from gemrl.learn.train import STARTED, baseline, snapshot
 from gemrl.methods import gem, method_named
 from gemrl.methods.gem import GemConfig
 from gemrl.methods.protocol import MethodConfig
@@ -34,6 +35,8 @@ STUDY = "study"
 """Name of the record that holds the budget."""
 SETTINGS = "settings"
 """Name of the records with the settings of trainings that are not the method's own."""
+DIVERGED = "diverged"
+"""Name of the records of other methods' trainings that diverged."""
 # What the estimate of time rests on: docs/performance.md. A core's updates a second with the
 # baselines beside GEM; microseconds of a decision, and of each of its candidates.
 UPDATES_A_SECOND = 95.0
@@ -110,11 +113,13 @@ class Study:
             data = self._data(task_named(task)) if missing else ""
             for config, run, words in missing:
                 title = f"{task}, {run.parent.name}, seed {config.seed}"
-                jobs.append(job(title, data, config, run, "--task", task, *words))
+                words, may = ("--task", task, *words), self._may_diverge(run)
+                jobs.append(job(title, data, config, run, *words, may_diverge=may))
         if jobs:
             run_jobs(jobs)
         if self.others:
             self._record_settings()
+            self._record_divergences()
 
     def _record_settings(self) -> None:
         """Note which settings are not the methods' own, if only that there are none."""
@@ -124,6 +129,28 @@ class Study:
                 given = self.budget.method_settings.get(method, {})
                 kept[task, method] = {"task": task, "method": method, "settings": given}
         self.record(SETTINGS, list(kept.values()))
+
+    def _record_divergences(self) -> None:
+        """Note which trainings diverged, and forget those that no longer do."""
+        kept = {(r["task"], r["method"], r["seed"]): r for r in self.records(DIVERGED)}
+        for task in self.budget.tasks:
+            for method, seeds in self.others.items():
+                for seed in seeds:
+                    found = divergence_of(self.policy(task, method, seed))
+                    kept.pop((task, method, seed), None)
+                    if found is not None:
+                        about = {"task": task, "method": method, "seed": seed}
+                        kept[task, method, seed] = about | found
+        self.record(DIVERGED, list(kept.values()))
+
+    def others_of(self, task: str) -> list[tuple[str, int]]:
+        """The methods and seeds that a task has policies of, beside GEM and what goes with it."""
+        return [
+            (method, seed)
+            for method, seeds in self.others.items()
+            for seed in seeds
+            if divergence_of(self.policy(task, method, seed)) is None
+        ]
 
     def _wanted(self, task: str) -> Iterator[tuple[MethodConfig, Path, tuple[str, ...]]]:
         """The trainings of a task: settings, folder and further words of the command."""
@@ -136,10 +163,18 @@ class Study:
             for seed in seeds:
                 yield self.config(task, seed, method), self.policy(task, method, seed), ()
 
+    def _may_diverge(self, run: Path) -> bool:
+        """Of another method that is a result, which tables tell; without GEM there is none."""
+        return run.parent.name in self.others
+
     def _trained(self, task: str, run: Path, config: MethodConfig) -> bool:
-        if not (run / MANIFEST).exists():
+        """Whether a training has come to its end, which may be that it diverged."""
+        if self._may_diverge(run) and divergence_of(run) is not None:
+            manifest = json.loads((run / STARTED).read_text(encoding="utf-8"))
+        elif (run / MANIFEST).exists():
+            manifest = load_manifest(run)
+        else:
             return False
-        manifest = load_manifest(run)
         data = Path(manifest["dataset"]["source"]).stem
         wanted = self._file(task_named(task))
         same_data = data == (task if wanted is None else wanted.stem)

@@ -1,0 +1,50 @@
+"""The parts of networks that are written for speed equal what they stand for."""
+
+import hypothesis.extra.numpy as arrays
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemrl.methods.networks import mish, product
+
+FLOATS = st.floats(-80, 80, width=32)
+
+
+@pytest.mark.parametrize("leading", [(), (5,), (4, 3), (2, 3, 4), (0, 3)])
+def test_a_product_and_its_gradients_are_those_of_a_matrix_product_for_any_leading_axes(leading):
+    rng = np.random.default_rng(0)
+    x, weight = rng.normal(size=(*leading, 6)), rng.normal(size=(6, 2))
+    x, weight = x.astype(np.float32), weight.astype(np.float32)
+    slope = rng.normal(size=(*leading, 2)).astype(np.float32)
+    found, back = jax.vjp(product, x, weight)
+    np.testing.assert_allclose(found, x @ weight, atol=1e-5)
+    of_x, of_weight = back(jnp.asarray(slope))
+    np.testing.assert_allclose(of_x, slope @ weight.T, atol=1e-5)
+    np.testing.assert_allclose(of_weight, x.reshape(-1, 6).T @ slope.reshape(-1, 2), atol=1e-4)
+
+
+@settings(deadline=None)
+@given(arrays.arrays(np.float32, 16, elements=FLOATS))
+def test_mish_is_the_input_times_tanh_of_its_softplus(x):
+    wide = x.astype(np.float64)
+    wanted = wide * np.tanh(np.logaddexp(0, wide))
+    np.testing.assert_allclose(mish(jnp.asarray(x)), wanted, rtol=2e-6, atol=1e-30)
+
+
+@settings(deadline=None)
+@given(arrays.arrays(np.float32, 16, elements=FLOATS))
+def test_the_slope_of_mish_is_the_closed_form(x):
+    wide = x.astype(np.float64)
+    inside = np.tanh(np.logaddexp(0, wide))
+    wanted = inside + wide * (1 - inside**2) / (1 + np.exp(-wide))
+    found = jax.vmap(jax.grad(mish))(jnp.asarray(x))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("far", [1e3, 1e30, -1e3, -1e30])
+def test_mish_and_its_slope_stay_finite_far_off(far):
+    assert float(mish(jnp.float32(far))) == pytest.approx(max(far, 0.0))
+    assert float(jax.grad(mish)(jnp.float32(far))) == pytest.approx(float(far > 0))
