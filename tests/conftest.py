@@ -1,8 +1,11 @@
 """Fixtures: small real datasets and policies, trained once a session."""
 
+import atexit
 import gc
 import hashlib
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import jax
@@ -21,6 +24,15 @@ DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdige
 os.environ.setdefault(
     "NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "gemrl-tests" / "numba" / DIGEST)
 )
+
+# Compiling is most of what tests cost, so they share JAX's programs too, with pytest's workers and
+# all processes that they start. Not with later runs: a test may leave a program that it was killed
+# over.
+COMPILED = "JAX_COMPILATION_CACHE_DIR"
+if COMPILED not in os.environ:
+    os.environ[COMPILED] = tempfile.mkdtemp(prefix="gemrl-tests-compiled-")
+    atexit.register(shutil.rmtree, os.environ[COMPILED], ignore_errors=True)
+jax.config.update("jax_compilation_cache_dir", os.environ[COMPILED])
 
 UMAZE = "maze2d-umaze-v1"
 SMALL = {"hidden": (32, 32), "batch_size": 64, "critics": 3}

@@ -21,7 +21,9 @@ class Processes:
     """Starts commands."""
 
     def __init__(self, home):
-        self.home = home
+        # Programs in gemrl's own folder, as users have them: there a damaged one is dropped.
+        self.variables = os.environ | {"GEMRL_HOME": str(home)}
+        self.variables.pop("JAX_COMPILATION_CACHE_DIR", None)
         self.started = []
 
     def start(self, *words, **options):
@@ -36,7 +38,7 @@ class Processes:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "GEMRL_HOME": str(self.home), **dict(environment)},
+            env=self.variables | dict(environment),
             **options,
         )
         self.started.append(process)
@@ -73,9 +75,6 @@ class Processes:
 def compiled_home(tmp_path_factory):
     """A cache folder that processes share, compiled programs with this very process as well."""
     home = tmp_path_factory.mktemp("gemrl-home")
-    (home / "kept").mkdir()
-    if jax.config.jax_compilation_cache_dir is None:
-        jax.config.update("jax_compilation_cache_dir", str(home / "kept"))
     (home / "compiled").symlink_to(jax.config.jax_compilation_cache_dir)
     return home
 

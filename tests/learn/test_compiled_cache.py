@@ -58,8 +58,8 @@ def test_a_second_start_compiles_nothing_and_gives_the_same_weights(count, compi
     assert one == other
 
 
-def test_a_folder_that_the_user_chose_is_used_instead(count, compiled_home, tmp_path):
-    mine = str(compiled_home / "kept")
+def test_a_folder_that_the_user_chose_is_used_instead(count, tmp_path):
+    mine = str(tmp_path / "mine")
     environment = {"GEMRL_HOME": str(tmp_path / "home"), "JAX_COMPILATION_CACHE_DIR": mine}
     assert count("run", **environment)["folder"] == mine
     assert not (tmp_path / "home" / "compiled").exists()
