@@ -64,11 +64,10 @@ class TrainingError(GemrlError, RuntimeError):
 
 
 class DivergedError(TrainingError):
-    """Training stopped making sense. `why` says how that showed, after `updates` updates."""
+    """Training stopped making sense; `why` says how that showed."""
 
-    def __init__(self, message: str, updates: int, why: str) -> None:
+    def __init__(self, message: str, why: str = "") -> None:
         super().__init__(message)
-        self.updates = updates
         self.why = why
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +18,11 @@ from gemrl.errors import ConfigError
 def train(args: TrainArgs[Any], words: Sequence[str]) -> None:
     """Train a policy, or one for each seed."""
     from gemrl.learn.devices import Devices, all_devices, join
+    from gemrl.learn.train import started
     from gemrl.learn.train import train as train_policy
     from gemrl.progress import said_on_success, say
 
-    again = _started(args.replay) if args.replay else None
+    again = started(args.replay) if args.replay else None
     if (
         again
         and str(args.dataset) != again["dataset"]["source"]
@@ -207,43 +207,21 @@ def train_parser(words: Sequence[str]) -> Any:
 def _replay(run: Path, words: Sequence[str]) -> Any:
     """The arguments of a run, as defaults for what the words do not say."""
     from gemrl.learn.bundle import config_from_json
+    from gemrl.learn.train import started
 
-    started = _started(run)
-    method = started["method"]
+    found = started(run)
+    method = found["method"]
     said = _word_after("--method", words)
     if said not in (None, method):
         raise ConfigError(f"{run} was trained with {method}, and --method says {said}")
-    config = config_from_json(method, started["config"])
+    config = config_from_json(method, found["config"])
     default = TrainArgs(
-        dataset=started["dataset"]["source"],
+        dataset=found["dataset"]["source"],
         config=config,
         method=method,
-        task=started["task"],
+        task=found["task"],
     )
     return TrainArgs[type(config)], default
-
-
-def _started(run: Path) -> dict[str, Any]:
-    """What a run was started with."""
-    from gemrl.learn.train import STARTED
-
-    path = run / STARTED
-    try:
-        started = json.loads(path.read_text(encoding="utf-8"))
-        about = started["dataset"]
-        kinds = {"method": str, "config": dict, "task": str | None}
-        kinds_about = {"source": str, "fingerprint": str, "reading": dict}
-        for part, wanted in ((started, kinds), (about, kinds_about)):
-            for name, kind in wanted.items():
-                if not isinstance(part[name], kind):
-                    raise TypeError(f"{name} is {part[name]!r}")
-        return started
-    except FileNotFoundError:
-        raise ConfigError(f"{run} is no run of `gemrl train`: it has no {STARTED}") from None
-    except KeyError as error:
-        raise ConfigError(f"{path} cannot be read: it lacks {error}") from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
 def _check_same(data: Any, started: dict[str, Any]) -> None:

@@ -26,10 +26,10 @@ os.environ.setdefault(
 )
 
 # Compiling is most of what tests cost, so they share JAX's programs too, with pytest's workers and
-# all processes that they start. Not with later runs: a test may leave a program that it was killed
-# over.
+# all processes that they start. Not with the user, nor with later runs: a test may leave a program
+# that it was killed over.
 COMPILED = "JAX_COMPILATION_CACHE_DIR"
-if COMPILED not in os.environ:
+if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ[COMPILED] = tempfile.mkdtemp(prefix="gemrl-tests-compiled-")
     atexit.register(shutil.rmtree, os.environ[COMPILED], ignore_errors=True)
 jax.config.update("jax_compilation_cache_dir", os.environ[COMPILED])

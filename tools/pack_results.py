@@ -10,13 +10,13 @@ Pages stay with the study: Markdown and plots are what docs/results shows.
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
 from gemrl.data.storage import write_text
 from gemrl.evaluate.reproduce import REPRODUCTIONS, render
-from gemrl.evaluate.reproduce.study import STUDY, read_records
+from gemrl.evaluate.reproduce.study import DIVERGED, STUDY, read_records
 from gemrl.evaluate.rows import Row, pack_rows, read_rows
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -24,8 +24,25 @@ RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 SHARED = ("steps", "n", "sweep_n", "knobs", "data_steps", "settings")
 
 
-def merged_rows(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """The new rows, and the old ones of other cells and of policies that are still the same."""
+Trained = tuple[str, str, int]
+"""Task, method and seed of a training."""
+
+
+def trained_of(row: Row) -> Trained:
+    """The training of a row's policy."""
+    return row.task, row.method, row.train_seed
+
+
+def diverged_in(folder: Path) -> dict[Trained, dict[str, Any]]:
+    """The records of trainings that diverged."""
+    found = read_records(folder / "records" / f"{DIVERGED}.jsonl")
+    return {(r["task"], r["method"], r["seed"]): r for r in found}
+
+
+def merged_rows(old: Sequence[Row], new: Sequence[Row], lost: Container[Trained] = ()) -> list[Row]:
+    """The new rows, and the old ones of other cells and of policies that are still the same; not of
+    those that diverged when they were trained anew.
+    """
 
     def policy(row: Row) -> tuple[Any, ...]:
         return row.method, row.train_seed, row.updates
@@ -36,7 +53,7 @@ def merged_rows(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
 
     replaced = set(map(place, new))
     trained = {policy(row): row.bundle for row in new}
-    others = [row for row in old if place(row) not in replaced]
+    others = [r for r in old if place(r) not in replaced and trained_of(r) not in lost]
     return [r for r in others if trained.get(policy(r), r.bundle) == r.bundle] + list(new)
 
 
@@ -46,9 +63,7 @@ def merged_records(
     """The new records of these tasks (none: of all) and of no task, and the old ones of others."""
 
     def place(record: dict[str, Any]) -> tuple[Any, ...]:
-        # Seeds of a method may come one by one.
-        names = ("experiment", "task", "method", *(["seed"] if "method" in record else []))
-        return tuple(record.get(name) for name in names)
+        return record.get("experiment"), record.get("task"), record.get("method")
 
     wanted = [r for r in new if not tasks or r.get("task") in (None, *tasks)]
     replaced = set(map(place, wanted))
@@ -82,15 +97,27 @@ def _seeds_after(budget: dict[str, Any]) -> int:
 def pack(study: Path, results: Path, tasks: Sequence[str]) -> None:
     """Merge rows and records."""
     require_same_budget(study, results)
-    for file in sorted((study / "rows").glob("*.jsonl")):
-        if not tasks or file.stem in tasks:
-            place = results / "rows" / file.name
-            pack_rows(place, merged_rows(read_rows(place), read_rows(file)))
+    new = {file.stem: read_rows(file) for file in sorted((study / "rows").glob("*.jsonl"))}
+    lost = diverged_in(study)
+    for task in sorted(new.keys() | {task for task, *_ in lost}):
+        place = results / "rows" / f"{task}.jsonl"
+        rows = merged_rows(read_rows(place), new.get(task, []), lost)
+        if rows and (not tasks or task in tasks):
+            pack_rows(place, rows)
     for file in sorted((study / "records").glob("*.jsonl")):
-        if file.stem != STUDY:
+        if file.stem not in (STUDY, DIVERGED):
             place = results / "records" / file.name
             records = merged_records(read_records(place), read_records(file), tasks)
-            write_text(place, "".join(json.dumps(record) + "\n" for record in records))
+            _write(place, records)
+    lasted = {trained_of(row) for rows in new.values() for row in rows}
+    kept = {t: r for t, r in diverged_in(results).items() if t not in lasted}
+    kept |= {t: r for t, r in lost.items() if not tasks or t[0] in tasks}
+    if kept or diverged_in(results):
+        _write(results / "records" / f"{DIVERGED}.jsonl", list(kept.values()))
+
+
+def _write(place: Path, records: Sequence[dict[str, Any]]) -> None:
+    write_text(place, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from gemrl.learn.checkpoint import newest_checkpoint
 from gemrl.learn.tensors import tree_names
 from gemrl.methods.protocol import MethodConfig
 
-DIVERGED = "diverged.json"
+NOTE = "diverged.json"
 """What a run that diverged leaves in its folder."""
 
 
@@ -30,12 +30,11 @@ def check_metrics(
     if broken >= 0 or culprits:
         named = ", ".join(f"{name} {metrics[name]}" for name in culprits) or "a loss"
         where = f"update {broken + 1:,}" if broken >= 0 else f"or before update {done:,}"
-        raise _diverged(phase, done, f"not finite at {where}: {named}")
+        raise _diverged(phase, f"not finite at {where}: {named}")
     largest = metrics.get("critic/largest", 0.0)
     if limit is not None and largest > limit:
         raise _diverged(
             phase,
-            done,
             f"Q explodes: |Q| reached {largest:.3g} by update {done:,}, and the rewards in the "
             f"data cannot add up to a tenth of {limit:.3g}",
         )
@@ -49,12 +48,12 @@ def check_weights(state: Any, phase: str, done: int) -> None:
     culprits = [name for name, leaf in pairs if not bool(jnp.isfinite(leaf).all())]
     more = f" and {len(culprits) - 3} more" if len(culprits) > 3 else ""
     raise _diverged(
-        phase, done, f"weights not finite at update {done:,}: {', '.join(culprits[:3])}{more}"
+        phase, f"weights not finite at update {done:,}: {', '.join(culprits[:3])}{more}"
     )
 
 
-def _diverged(phase: str, done: int, why: str) -> DivergedError:
-    return DivergedError(f"training diverged ({phase}): {why}", done, why)
+def _diverged(phase: str, why: str) -> DivergedError:
+    return DivergedError(f"training diverged ({phase}): {why}", why)
 
 
 def explained(error: DivergedError, out: Path, config: MethodConfig) -> DivergedError:
@@ -65,21 +64,23 @@ def explained(error: DivergedError, out: Path, config: MethodConfig) -> Diverged
         f"{error}; {left}. Try {config.steadier} in another output folder, and look at the data "
         "with `gemrl data inspect`"
     )
-    return DivergedError(words, error.updates, error.why)
+    return DivergedError(words, error.why)
 
 
-def note_divergence(out: Path, error: DivergedError) -> None:
-    """Leave word of it in the run's folder."""
-    note = {"updates": error.updates, "why": error.why}
-    write_text(out / DIVERGED, json.dumps(note) + "\n")
-
-
-def divergence_of(out: Path) -> dict[str, Any] | None:
-    """After how many `updates` a run diverged, and `why`; None where it did not."""
-    path = out / DIVERGED
+def noted(error: DivergedError, out: Path) -> DivergedError:
+    """Leave word of it in the run's folder; the error, which tells where that was impossible."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {"updates": int(found["updates"]), "why": str(found["why"])}
+        write_text(out / NOTE, json.dumps({"why": error.why}) + "\n")
+    except DataError as cause:
+        return DivergedError(f"{error}; {cause}", error.why)
+    return error
+
+
+def divergence_of(out: Path) -> str | None:
+    """How the run of a folder diverged; None where it did not."""
+    path = out / NOTE
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["why"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:

@@ -17,7 +17,7 @@ from typing import IO
 
 from gemrl.errors import DivergedError, TrainingError
 from gemrl.learn.checkpoint import newest_checkpoint
-from gemrl.learn.divergence import DIVERGED, divergence_of
+from gemrl.learn.divergence import NOTE, divergence_of
 from gemrl.learn.interrupts import PARENT, Interrupted, stop_on_signals
 from gemrl.learn.metrics import last_metrics
 from gemrl.learn.run import shown
@@ -70,7 +70,7 @@ class Worker:
         self.job = job
         self.cores = cores
         job.out.mkdir(parents=True, exist_ok=True)
-        (job.out / DIVERGED).unlink(missing_ok=True)  # Any other end would be taken for it.
+        (job.out / NOTE).unlink(missing_ok=True)  # Any other end would be taken for it.
         self._log: IO[bytes] = open(job.out / "train.log", "ab")  # noqa: SIM115
         self._read = self._log.tell()
         command = [sys.executable, "-m", "gemrl", "train", *job.arguments]
@@ -98,8 +98,8 @@ class Worker:
             if code < 0:  # It had no time for a word.
                 said = f"ended by {signal.Signals(-code).name}"
             message = f"{self.job.title} failed: {said} ({log})"
-            found = divergence_of(self.job.out)
-            raise TrainingError(message) if found is None else DivergedError(message, **found)
+            why = divergence_of(self.job.out)
+            raise TrainingError(message) if why is None else DivergedError(message, why)
         return True
 
     def news(self) -> list[str]:
@@ -165,7 +165,7 @@ def run_jobs(jobs: Sequence[Job]) -> None:
                         if not worker.job.may_diverge:
                             raise
                         running.remove(worker)
-                        say(str(error))
+                        say(f"{worker.job.title} diverged, and the others go on: {error.why}")
                         continue
                     if ended:
                         running.remove(worker)

@@ -13,11 +13,11 @@ from gemrl.errors import DataError, DivergedError, TrainingError
 from gemrl.learn.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from gemrl.learn.devices import Devices
 from gemrl.learn.divergence import (
-    DIVERGED,
+    NOTE,
     check_metrics,
     check_weights,
     explained,
-    note_divergence,
+    noted,
 )
 from gemrl.learn.health import Watch, held_out_metrics, warnings
 from gemrl.learn.interrupts import Interrupted, Wish
@@ -72,9 +72,8 @@ class Run:
         try:
             return self._phases(state, totals, done)
         except DivergedError as error:
-            if self.devices.lead:
-                note_divergence(self.out, error)
-            raise explained(error, self.out, self.config) from None
+            error = explained(error, self.out, self.config)
+            raise noted(error, self.out) if self.devices.lead else error from None
         except DataError as error:  # Something could not be written.
             good = newest_checkpoint(self.out)
             left = f"the last state saved is {good}" if good else "no state had been saved yet"
@@ -124,7 +123,7 @@ class Run:
     def _open_files(self, done: int) -> None:
         if self.devices.lead:
             self._sinks = self.open_sinks(done)  # First: one that fails leaves no trace.
-            (self.out / DIVERGED).unlink(missing_ok=True)  # It is tried again.
+            (self.out / NOTE).unlink(missing_ok=True)  # It is tried again.
             cut_metrics(self.out, done)
 
     def _saved(self, state: Any, done: int) -> tuple[Any, Totals | None]:

@@ -25,6 +25,7 @@ from gemrl.learn.calibration import ROWS, calibrate
 from gemrl.learn.checkpoint import identity, newest_checkpoint
 from gemrl.learn.compiled import kept_programs
 from gemrl.learn.devices import Devices
+from gemrl.learn.divergence import divergence_of
 from gemrl.learn.interrupts import stop_on_signals
 from gemrl.learn.loggers import Sink, open_sinks
 from gemrl.learn.metrics import METRICS
@@ -228,6 +229,9 @@ def _note_start(
     out: Path, config: MethodConfig, data: Dataset | ShardedDataset, resume: bool
 ) -> None:
     """What was started, so that `gemrl train --from` can start it again."""
+    why = divergence_of(out)
+    if not resume and why is not None:
+        raise TrainingError(f"{out} holds a run that diverged: {why}; choose another output folder")
     if not resume and is_unfinished(out):
         raise TrainingError(
             f"{out} holds an unfinished run; go on with resume=True or --resume, or choose "
@@ -235,7 +239,7 @@ def _note_start(
         )
     if newest_checkpoint(out) is not None and (out / STARTED).exists():
         return  # Whether these settings are that run's is seen when its checkpoint is read.
-    started = {
+    about = {
         "gemrl": gemrl.__version__,
         "method": method_of(config).name,
         "config": config_to_json(config),
@@ -246,7 +250,28 @@ def _note_start(
             "reading": dict(data.reading),
         },
     }
-    write_text(out / STARTED, json.dumps(started, indent=2) + "\n")
+    write_text(out / STARTED, json.dumps(about, indent=2) + "\n")
+
+
+def started(run: Path) -> dict[str, Any]:
+    """What a run was started with."""
+    path = run / STARTED
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        about = found["dataset"]
+        kinds = {"method": str, "config": dict, "task": str | None}
+        kinds_about = {"source": str, "fingerprint": str, "reading": dict}
+        for part, wanted in ((found, kinds), (about, kinds_about)):
+            for name, kind in wanted.items():
+                if not isinstance(part[name], kind):
+                    raise TypeError(f"{name} is {part[name]!r}")
+        return found
+    except FileNotFoundError:
+        raise ConfigError(f"{run} is no run of `gemrl train`: it has no {STARTED}") from None
+    except KeyError as error:
+        raise ConfigError(f"{path} cannot be read: it lacks {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
 def _spec(data: Dataset | ShardedDataset, train_rows: np.ndarray, method: Method) -> Spec:

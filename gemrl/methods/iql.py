@@ -5,6 +5,7 @@ a unimodal Gaussian actor from them.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -44,6 +45,8 @@ class IqlConfig(GaussianConfig):
     """Upper bound of the advantage weight."""
     polyak: float = 0.005
     """Rate at which the target critics follow the critics."""
+
+    steadier: ClassVar[str] = "a lower --learning-rate or --beta"
 
     def __post_init__(self) -> None:
         super().__post_init__()

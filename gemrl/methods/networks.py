@@ -73,8 +73,8 @@ def dropout(x: Float[Array, "..."], rate: float, key: Key[Array, ""] | None) -> 
 
 def mish(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """The product x tanh(log(1 + e^x)), by one exponential: three functions take twice as long."""
-    # Above 20 the factor rounds to 1, and the square of e^x would overflow before long.
-    power = jnp.exp(jnp.minimum(x, 20.0))
+    # Above 10 the factor rounds to 1, and powers of e^x would soon overflow in its slopes.
+    power = jnp.exp(jnp.minimum(x, 10.0))
     twice = power * (power + 2)
     return x * (twice / (twice + 2))
 

@@ -8,7 +8,7 @@ from made_rows import NONE, TASK, made_row
 
 from gemrl import from_arrays
 from gemrl.decide.knobs import Knobs
-from gemrl.evaluate.reproduce import comparison
+from gemrl.evaluate.reproduce import comparison, interface
 from gemrl.evaluate.reproduce.document import Table
 from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.select import sweep
@@ -64,14 +64,15 @@ def test_a_method_below_both_the_data_and_cloning_is_named(parts):
     assert said == [f"Below both the data's own episodes and behaviour cloning: CQL on {TASK}."]
 
 
-def test_seeds_that_diverged_are_told_until_they_have_rows():
-    """SAC-N has no other seed; two of CQL's diverged, of which one has been trained anew."""
-    lost = [("sacn", 0), ("cql", 0), ("cql", 1)]
-    records = [
-        {"task": TASK, "method": method, "seed": seed, "updates": 9, "why": f"{method} {seed}"}
-        for method, seed in lost
-    ]
-    parts = comparison.render(Facts(ROWS, RECORDS | {"diverged": records}))
+def lost(*seeds, task=TASK):
+    """Records of trainings that diverged."""
+    return [{"task": task, "method": m, "seed": seed, "why": f"{m} {seed}"} for m, seed in seeds]
+
+
+def test_seeds_that_diverged_are_told():
+    """SAC-N has no seed that lasted, and CQL one."""
+    records = {"diverged": lost(("sacn", 0), ("cql", 1))}
+    parts = comparison.render(Facts(ROWS, RECORDS | records))
     table = next(part for part in parts if isinstance(part, Table))
     (line,) = table.lines
     found = dict(zip(table.headings, line, strict=True))
@@ -82,6 +83,22 @@ def test_seeds_that_diverged_are_told_until_they_have_rows():
         f"Diverged, and so without a policy: SAC-N on {TASK}, seed 0 (sacn 0); "
         f"CQL on {TASK}, seed 1 (cql 1)."
     )
+
+
+def test_where_every_training_diverged_the_table_says_so_and_nothing_else():
+    parts = comparison.render(Facts([], {"diverged": lost(("sacn", 0))}))
+    table = next(part for part in parts if isinstance(part, Table))
+    assert [line[0] for line in table.lines] == [TASK]
+    assert "diverged" in " ".join(table.lines[0])
+    assert interface.render(Facts([], {"diverged": lost(("sacn", 0))})).parts[-1].startswith("Div")
+
+
+def test_a_task_on_which_all_others_diverged_leaves_the_means_as_they_are():
+    without = comparison.render(Facts(ROWS, RECORDS))
+    there = comparison.render(Facts(ROWS, RECORDS | {"diverged": lost(("sacn", 0), task=OTHER)}))
+    means = [[part for part in parts if isinstance(part, Table)][1] for parts in (without, there)]
+    assert means[0].lines == means[1].lines
+    assert len(means[0].lines) > 3
 
 
 def test_settings_that_are_not_a_methods_own_are_told():

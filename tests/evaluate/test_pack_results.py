@@ -83,3 +83,22 @@ def test_a_study_of_another_budget_is_refused_and_nothing_is_written(tool, tmp_p
     with pytest.raises(SystemExit, match=next(iter(other))):
         tool.pack(study, results, [])
     assert len(read_rows(results / "rows" / f"{TASK}.jsonl")) == 1
+
+
+def test_of_rows_and_divergences_of_a_training_the_newer_stay(tool, tmp_path):
+    def lost(*seeds):
+        return [{"task": TASK, "method": "cql", "seed": seed, "why": "so"} for seed in seeds]
+
+    def study(name, rows, records):
+        folder(tmp_path / name, rows, seeds=3, episodes=10)
+        place = tmp_path / name / "records" / "diverged.jsonl"
+        place.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return tmp_path / name
+
+    rows = [made_row(1.0, Knobs(n=0, wp=0.0), "cql", seed) for seed in (0, 1)]
+    results = study("results", rows, lost(2))
+    later = [made_row(2.0, Knobs(n=0, wp=0.0), "cql", 2)]
+    tool.pack(study("study", later, lost(1)), results, [])
+    assert read_rows(results / "rows" / f"{TASK}.jsonl") == [rows[0], *later]
+    text = (results / "records" / "diverged.jsonl").read_text()
+    assert [json.loads(line) for line in text.splitlines()] == lost(1)

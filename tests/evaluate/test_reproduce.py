@@ -1,5 +1,6 @@
 """Every table and figure of the paper at a small budget: real data, trainings, episodes, files."""
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -12,7 +13,7 @@ from gemrl.cli import main
 from gemrl.data.tasks import TASKS
 from gemrl.decide.knobs import Cosine, Knobs
 from gemrl.decide.policy import load
-from gemrl.errors import ConfigError, DataError
+from gemrl.errors import ConfigError, DataError, DivergedError
 from gemrl.evaluate import tune
 from gemrl.evaluate.cells import here
 from gemrl.evaluate.reproduce import (
@@ -204,6 +205,25 @@ def test_what_diverged_is_not_trained_again_unless_with_other_settings(with_dive
     budget = replace(with_divergence.budget, method_settings=other)
     with pytest.raises(ConfigError, match="trained with other settings"):
         Study(budget, with_divergence.out, here).train()
+
+
+def test_rows_of_a_policy_that_diverged_when_trained_anew_are_not_shown(without_gem, tmp_path):
+    folder = tmp_path / "copied"
+    shutil.copytree(without_gem.out / "rows", folder / "rows")
+    shutil.copytree(without_gem.out / "records", folder / "records")
+    assert facts_of(folder).rows
+    record = {"task": UMAZE, "method": "td3bc", "seed": 0, "why": "so"}
+    (folder / "records" / "diverged.jsonl").write_text(json.dumps(record) + "\n")
+    assert facts_of(folder).rows == []
+    (folder / "records" / "diverged.jsonl").write_text(json.dumps(record | {"seed": 1}) + "\n")
+    assert facts_of(folder).rows
+    assert "diverged" not in facts_of(folder).records
+
+
+def test_gem_that_diverges_is_an_error(tmp_path):
+    budget = replace(SMALL, settings=SMALL.settings | {"learning_rate": 1e38})
+    with pytest.raises(DivergedError, match="gem, seed 0 failed: training diverged"):
+        Study(budget, tmp_path, here).train()
 
 
 def test_the_interfaces_knobs_are_chosen_on_validation_rows_alone():

@@ -368,14 +368,25 @@ def test_a_run_that_diverges_leaves_word_of_it_until_it_is_tried_again(data, tmp
     config = SacNConfig(steps=4, hidden=(8,), batch_size=8, critics=2, learning_rate=1e38)
     with pytest.raises(DivergedError, match=r"Try more --critics or a lower --learning") as caught:
         gemrl.train(data, config, out, quiet=True)
-    assert divergence_of(out) == {"updates": caught.value.updates, "why": caught.value.why}
+    assert divergence_of(out) == caught.value.why
     assert caught.value.why.startswith("not finite at")
+    with pytest.raises(TrainingError, match=r"a run that diverged: not finite .*another output"):
+        gemrl.train(data, replace(config, learning_rate=1e-3), out, quiet=True)
     gemrl.train(data, replace(config, learning_rate=1e-3), out, resume=True, quiet=True)
     assert divergence_of(out) is None
 
 
+def test_a_divergence_that_cannot_be_noted_is_told_all_the_same(data, tmp_path, monkeypatch):
+    def full(path, text):
+        raise DataError(f"cannot write {path}: no space left")
+
+    monkeypatch.setattr("gemrl.learn.divergence.write_text", full)
+    with pytest.raises(DivergedError, match=r"training diverged .*Try a lower .*no space left"):
+        gemrl.train(data, replace(BC, learning_rate=1e38), tmp_path / "run", quiet=True)
+
+
 def test_a_note_of_divergence_that_cannot_be_read_is_an_error_that_names_it(tmp_path):
-    (tmp_path / "diverged.json").write_text('{"updates": "many"')
+    (tmp_path / "diverged.json").write_text('{"why": "no')
     with pytest.raises(DataError, match=r"diverged\.json cannot be read: .*train again"):
         divergence_of(tmp_path)
 

@@ -44,6 +44,12 @@ def test_the_slope_of_mish_is_the_closed_form(x):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-6)
 
 
+def test_the_slope_of_the_slope_of_mish_is_that_of_its_definition():
+    x = jnp.linspace(-30, 30, 601)
+    bend = [jax.vmap(jax.grad(jax.grad(f)))(x) for f in (mish, jax.nn.mish)]
+    np.testing.assert_allclose(*bend, atol=5e-5)
+
+
 @pytest.mark.parametrize("far", [1e3, 1e30, -1e3, -1e30])
 def test_mish_and_its_slope_stay_finite_far_off(far):
     assert float(mish(jnp.float32(far))) == pytest.approx(max(far, 0.0))

@@ -87,11 +87,11 @@ def data_record(task: str, data: Dataset) -> dict[str, object]:
 
 
 def render(facts: Facts) -> list[str | Table]:
-    """A table of tasks and methods; nothing where no method beside the first three has rows."""
+    """A table of tasks and methods; nothing where no method beside the first three was trained."""
     rows = last_step(facts.rows)
     methods = [name for name in METHODS if name not in ("gem", "iql", "bc")]
     of_methods = {name: pick(rows, method=name, knobs=own_knobs(name)) for name in methods}
-    lost = _diverged(facts, rows)
+    lost = diverged(facts)
     methods = [name for name in methods if of_methods[name] or name in {m for _, m in lost}]
     if not methods:
         return []
@@ -110,10 +110,11 @@ def render(facts: Facts) -> list[str | Table]:
         )
         for task in tasks
     ]
+    own_ways = "each method as its own paper deploys it; GEM with chosen knobs"
     used = [row for columns in found.values() for group in columns.values() for row in group]
     return [
         "## Every method",
-        label(used, "each method as its own paper deploys it; GEM with chosen knobs"),
+        *([label(used, own_ways)] if used else []),
         "In brackets the paper's figure for the method, quoted: published data, 10⁶ updates. "
         "The column of the data has its own: the mean return of its episodes in locomotion, the "
         "mean reward over an evaluation's horizon in Maze2D, and the share of episodes that "
@@ -124,9 +125,10 @@ def render(facts: Facts) -> list[str | Table]:
             lines,
         ),
         *other_settings(facts, (*((row.task, row.method) for row in used), *lost)),
-        *_told(lost),
+        *diverged_words(lost),
         *_below_both(found, {task: record["mean"] for task, record in data.items()}),
-        *_over_tasks(found, names),
+        # Where all others diverged, nobody has anything to compare.
+        *_over_tasks({t: of for t, of in found.items() if any(of[m] for m in methods)}, names),
     ]
 
 
@@ -142,18 +144,15 @@ Lost = dict[tuple[str, str], list[dict[str, Any]]]
 """Records of trainings that diverged, by task and method."""
 
 
-def _diverged(facts: Facts, rows: Sequence[Row]) -> Lost:
-    """What diverged and was not trained anew since: then it has rows."""
-    lasted = {(row.task, row.method, row.train_seed) for row in rows}
+def diverged(facts: Facts) -> Lost:
+    """The trainings that diverged."""
     lost: Lost = {}
     for record in facts.records.get(DIVERGED, []):
-        task, method, seed = record["task"], record["method"], record["seed"]
-        if seed in facts.seeds and (task, method, seed) not in lasted:
-            lost.setdefault((task, method), []).append(record)
+        lost.setdefault((record["task"], record["method"]), []).append(record)
     return lost
 
 
-def _told(lost: Lost) -> list[str]:
+def diverged_words(lost: Lost) -> list[str]:
     """How the trainings that diverged did so."""
     told = [
         f"{TITLES[method]} on {task}, seed {record['seed']} ({record['why']})"
@@ -224,7 +223,7 @@ def _over_tasks(found: dict[str, dict[str, list[Row]]], names: Sequence[str]) ->
             for row in columns[name]:
                 scores.setdefault(row.train_seed, []).append(row.score)
             by_task.append(scores)
-        common = sorted(set.intersection(*(set(scores) for scores in by_task)))
+        common = sorted(set.intersection(*map(set, by_task))) if by_task else []
         if not common:
             continue
         runs = [[float(np.mean(scores[seed])) for seed in common] for scores in by_task]

@@ -16,7 +16,7 @@ from gemrl.evaluate.reproduce.select import (
     sweep_rows,
     tasks_of,
 )
-from gemrl.evaluate.reproduce.study import STUDY, read_records
+from gemrl.evaluate.reproduce.study import DIVERGED, STUDY, read_records
 from gemrl.evaluate.rows import PROTOCOLS, Row, read_rows
 
 
@@ -33,12 +33,6 @@ class Facts:
         """What the study was allowed to spend."""
         found = self.records.get(STUDY)
         return found[0] if found else shown(Budget(("maze2d-umaze-v1",)))
-
-    @property
-    def seeds(self) -> range:
-        """Training seeds of the budget."""
-        first = self.budget.get("first_seed", 0)
-        return range(first, first + self.budget["seeds"])
 
     @property
     def tasks(self) -> list[str]:
@@ -71,7 +65,11 @@ def facts_of(folder: Path) -> Facts:
         raise DataError(f"{folder} holds no rows (rows/*.jsonl) and no records")
     budget = _budget_of(folder, records.get(STUDY, []))
     rows = [row for file in files for row in read_rows(file) if _within(budget, row)]
-    return Facts(rows, records)
+    lost = [r for r in records.pop(DIVERGED, []) if r["seed"] in budget.training_seeds]
+    # A policy that was trained anew and diverged may have left rows of the one before.
+    gone = {(record["task"], record["method"], record["seed"]) for record in lost}
+    rows = [row for row in rows if (row.task, row.method, row.train_seed) not in gone]
+    return Facts(rows, records | ({DIVERGED: lost} if lost else {}))
 
 
 def _budget_of(folder: Path, records: list[dict[str, Any]]) -> Budget:

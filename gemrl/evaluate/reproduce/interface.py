@@ -17,6 +17,8 @@ from gemrl.evaluate.reproduce.budget import BASELINES
 from gemrl.evaluate.reproduce.comparison import (
     TITLES,
     WITHOUT_CRITICS,
+    diverged,
+    diverged_words,
     other_settings,
     own_cell,
     own_knobs,
@@ -120,7 +122,8 @@ def render(facts: Facts) -> Document:
             line += ["–" if violation is None else f"{violation:+.4f}"]
             lines.append((*line, str(len({row.train_seed for row in best}))))
     if not lines:
-        return document.add("No method beside GEM has rows of both deployments yet.")
+        document.add("No method beside GEM has rows of both deployments yet.")
+        return document.add(*diverged_words(diverged(facts)))
     headings = (
         "task", "method", "its own way", "own score", "GEM's rule, paper's knobs", "chosen w_p",
         "GEM's rule, chosen", "chosen − own", "violation, chosen − own", "training seeds",
@@ -132,6 +135,7 @@ def render(facts: Facts) -> Document:
         "the error is between its episodes.",
         Table("Own deployment and GEM's rule, normalized scores on test seeds", headings, lines),
         *other_settings(facts, ((row.task, row.method) for row in used)),
+        *diverged_words(diverged(facts)),
     )
 
 

@@ -25,7 +25,7 @@ from gemrl.evaluate.workers import processes
 from gemrl.learn.bundle import MANIFEST, config_to_json, load_bundle, load_manifest
 from gemrl.learn.divergence import divergence_of
 from gemrl.learn.parallel import job, run_jobs
-from gemrl.learn.train import STARTED, baseline, snapshot
+from gemrl.learn.train import baseline, snapshot, started
 from gemrl.methods import gem, method_named
 from gemrl.methods.gem import GemConfig
 from gemrl.methods.protocol import MethodConfig
@@ -132,16 +132,18 @@ class Study:
 
     def _record_divergences(self) -> None:
         """Note which trainings diverged, and forget those that no longer do."""
-        kept = {(r["task"], r["method"], r["seed"]): r for r in self.records(DIVERGED)}
+        before = self.records(DIVERGED)
+        kept = {(r["task"], r["method"], r["seed"]): r for r in before}
         for task in self.budget.tasks:
             for method, seeds in self.others.items():
                 for seed in seeds:
-                    found = divergence_of(self.policy(task, method, seed))
+                    why = divergence_of(self.policy(task, method, seed))
                     kept.pop((task, method, seed), None)
-                    if found is not None:
-                        about = {"task": task, "method": method, "seed": seed}
-                        kept[task, method, seed] = about | found
-        self.record(DIVERGED, list(kept.values()))
+                    if why is not None:
+                        about = {"task": task, "method": method, "seed": seed, "why": why}
+                        kept[task, method, seed] = about
+        if before or kept:
+            self.record(DIVERGED, list(kept.values()))
 
     def others_of(self, task: str) -> list[tuple[str, int]]:
         """The methods and seeds that a task has policies of, beside GEM and what goes with it."""
@@ -170,7 +172,7 @@ class Study:
     def _trained(self, task: str, run: Path, config: MethodConfig) -> bool:
         """Whether a training has come to its end, which may be that it diverged."""
         if self._may_diverge(run) and divergence_of(run) is not None:
-            manifest = json.loads((run / STARTED).read_text(encoding="utf-8"))
+            manifest = started(run)
         elif (run / MANIFEST).exists():
             manifest = load_manifest(run)
         else:
