@@ -1,11 +1,9 @@
 """Fixtures: small real datasets and policies, trained once a session."""
 
-import atexit
 import gc
 import hashlib
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import jax
@@ -16,23 +14,21 @@ import gemrl
 from gemrl.data.recipes.maze2d import make_maze2d
 from gemrl.data.tasks import task_named
 
-# Numba takes a minute to compile in every fresh cache folder. Tests of its backend ask for it, and
-# all of them, with the processes that they start, share one folder for these very sources.
+# Compiling is most of what tests cost, so all of them, with pytest's workers and the processes that
+# they start, share what is compiled, and later runs find it again: Numba's for these very sources,
+# JAX's by what it compiles. A folder that has grown over many versions is begun anew.
+KEPT = Path.home() / ".cache" / "gemrl-tests"
+MOST_KEPT = 10**9
 os.environ.setdefault("GEMRL_BACKEND", "jax")
 SOURCES = sorted((Path(gemrl.__file__).parent / "decide" / "fast").glob("*.py"))
 DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:16]
-os.environ.setdefault(
-    "NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "gemrl-tests" / "numba" / DIGEST)
-)
-
-# Compiling is most of what tests cost, so they share JAX's programs too, with pytest's workers and
-# all processes that they start. Not with the user, nor with later runs: a test may leave a program
-# that it was killed over.
-COMPILED = "JAX_COMPILATION_CACHE_DIR"
+os.environ.setdefault("NUMBA_CACHE_DIR", str(KEPT / "numba" / DIGEST))
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(KEPT / "compiled")
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ[COMPILED] = tempfile.mkdtemp(prefix="gemrl-tests-compiled-")
-    atexit.register(shutil.rmtree, os.environ[COMPILED], ignore_errors=True)
-jax.config.update("jax_compilation_cache_dir", os.environ[COMPILED])
+    if sum(path.stat().st_size for path in (KEPT / "compiled").glob("*")) > MOST_KEPT:
+        shutil.rmtree(KEPT / "compiled")
+    (KEPT / "compiled").mkdir(parents=True, exist_ok=True)
+jax.config.update("jax_compilation_cache_dir", str(KEPT / "compiled"))
 
 UMAZE = "maze2d-umaze-v1"
 SMALL = {"hidden": (32, 32), "batch_size": 64, "critics": 3}
