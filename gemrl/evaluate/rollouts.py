@@ -101,10 +101,12 @@ def rollout(
     protocol: str,
     *,
     mass_scale: float = 1.0,
+    target_return: float | None = None,
     report: Report = silent,
 ) -> tuple[list[Row], np.ndarray]:
     """One episode a seed. Returns rows and the observations [T + 1, E, S] along the way, which
-    stand still once an episode has ended.
+    stand still once an episode has ended. A policy that looks back may be asked for another return
+    than its settings name; rows do not tell it.
     """
     count = len(seeds)
     env = make_env(task, count, mass_scale=mass_scale)
@@ -118,7 +120,8 @@ def rollout(
     returns, lengths = np.zeros(count), np.zeros(count, dtype=int)
     sums: dict[str, np.ndarray] = {}
     alive = np.arange(count)
-    history = None if policy.context is None else History(policy, count)
+    looks_back = policy.context is not None or target_return is not None
+    history = History(policy, count, target_return) if looks_back else None
     for t in range(task.horizon):
         asked = _padded(alive, count)
         before = clock()

@@ -538,3 +538,20 @@ def test_histories_in_rollouts_are_the_contexts_of_the_resulting_episodes():
         fallen = (100.0 - row.episode_return) / 10
         np.testing.assert_allclose((found.to_go - fallen)[there], wanted.to_go[there], atol=1e-5)
         assert not found.to_go[~there].any()
+
+
+def test_rollouts_may_ask_for_another_return_of_a_policy_that_looks_back_alone():
+    task = task_named(UMAZE)
+    config = dt.DtConfig(context=3, target_return=100.0, return_scale=10.0, **TINY)
+    size, ones = np.ones(4, np.float32), np.ones(2, np.float32)
+    spec = Spec(0 * size, size, -ones, ones, 1.0, 0.0)
+    policy = policy_of(fresh(config, 4, 2), config, spec, Watched)
+    rollout(policy, policy.default_knobs, task, [0], "validation", target_return=50.0)
+    scaler = policy.input_spec
+    first = unpack_context((policy.seen[0] - scaler.obs_mean) / scaler.obs_std, 4, 2)
+    np.testing.assert_allclose(first.to_go[:, -1], 50.0 / 10.0, atol=1e-6)
+    plain = Policy(
+        dataclasses.replace(policy.bundle, manifest=policy.bundle.manifest | {"method": "bc"})
+    )
+    with pytest.raises(KnobError, match="looks at the present state alone"):
+        rollout(plain, gemrl.Knobs(n=0, wp=0.0), task, [0], "validation", target_return=50.0)
