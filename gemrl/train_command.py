@@ -12,7 +12,7 @@ import tyro
 from gemrl.arguments import ReadingArgs, TrainArgs
 from gemrl.data.tasks import TASKS
 from gemrl.data_commands import reading_of
-from gemrl.errors import ConfigError
+from gemrl.errors import ConfigError, DivergedError
 
 
 def train(args: TrainArgs[Any], words: Sequence[str]) -> None:
@@ -125,6 +125,7 @@ def _reading(args: TrainArgs[Any], again: dict[str, Any] | None) -> dict[str, An
 
 def _train_seeds(args: TrainArgs[Any], words: Sequence[str], out: Path) -> None:
     from gemrl.learn.bundle import MANIFEST
+    from gemrl.learn.divergence import divergence_of
     from gemrl.learn.parallel import Job, run_jobs
     from gemrl.learn.train import is_unfinished
     from gemrl.methods import method_of
@@ -140,7 +141,12 @@ def _train_seeds(args: TrainArgs[Any], words: Sequence[str], out: Path) -> None:
     kept = _without(words, ("--seeds", "--seed", "--out"), ("--resume",))
     seeds = range(args.config.seed, args.config.seed + args.seeds)
     folders = {seed: out / f"seed-{seed}" for seed in seeds}
-    used = [str(f) for f in folders.values() if (f / MANIFEST).exists() or is_unfinished(f)]
+    before = {seed for seed, folder in folders.items() if divergence_of(folder) is not None}
+    used = [
+        str(folder)
+        for seed, folder in folders.items()
+        if seed in before or (folder / MANIFEST).exists() or is_unfinished(folder)
+    ]
     if used and not args.resume:
         raise ConfigError(
             f"{', '.join(used)} is in use; go on with --resume, or choose another output folder"
@@ -153,12 +159,23 @@ def _train_seeds(args: TrainArgs[Any], words: Sequence[str], out: Path) -> None:
                 (*kept, "--seed", str(seed)),
                 folder,
                 sum(phase.steps for phase in phases),
+                may_diverge=True,
             )
-            for seed, folder in folders.items()
+            # What diverged before does so again: it keeps no other waiting.
+            for seed, folder in sorted(folders.items(), key=lambda of: of[0] in before)
         ]
     )
-    for folder in folders.values():
-        print(folder)
+    lost = {folder: divergence_of(folder) for folder in folders.values()}
+    for folder, why in lost.items():
+        if why is None:
+            print(folder)
+    told = [f"{folder} ({why})" for folder, why in lost.items() if why is not None]
+    if told:
+        raise DivergedError(
+            f"training diverged in {', '.join(told)}; the other seeds are finished. Try "
+            f"{args.config.steadier} in another output folder",
+            "; ".join(told),
+        )
 
 
 def _settings(args: TrainArgs[Any]) -> str:

@@ -10,13 +10,13 @@ Pages stay with the study: Markdown and plots are what docs/results shows.
 
 import argparse
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from pathlib import Path
 from typing import Any
 
 from gemrl.data.storage import write_text
 from gemrl.evaluate.reproduce import REPRODUCTIONS, render
-from gemrl.evaluate.reproduce.study import DIVERGED, STUDY, read_records
+from gemrl.evaluate.reproduce.study import DIVERGED, SETTINGS, STUDY, read_records
 from gemrl.evaluate.rows import Row, pack_rows, read_rows
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -40,9 +40,10 @@ def diverged_in(folder: Path) -> dict[Trained, dict[str, Any]]:
 
 
 def merged_rows(old: Sequence[Row], new: Sequence[Row], lost: Container[Trained] = ()) -> list[Row]:
-    """The new rows, and the old ones of other cells and of policies that are still the same; not of
-    those that diverged when they were trained anew.
+    """The new rows, and the old ones of other cells and of policies that are still the same; none
+    of those that diverged when they were trained anew.
     """
+    old, new = ([row for row in rows if trained_of(row) not in lost] for rows in (old, new))
 
     def policy(row: Row) -> tuple[Any, ...]:
         return row.method, row.train_seed, row.updates
@@ -53,8 +54,8 @@ def merged_rows(old: Sequence[Row], new: Sequence[Row], lost: Container[Trained]
 
     replaced = set(map(place, new))
     trained = {policy(row): row.bundle for row in new}
-    others = [r for r in old if place(r) not in replaced and trained_of(r) not in lost]
-    return [r for r in others if trained.get(policy(r), r.bundle) == r.bundle] + list(new)
+    others = [row for row in old if place(row) not in replaced]
+    return [r for r in others if trained.get(policy(r), r.bundle) == r.bundle] + new
 
 
 def merged_records(
@@ -89,6 +90,31 @@ def require_same_budget(study: Path, results: Path) -> None:
         raise SystemExit(f"{study} has another budget than {results}: {', '.join(other)}")
 
 
+def require_same_settings(study: Path, results: Path, brought: Collection[Trained]) -> None:
+    """Refuse seeds of a method that would stand beside ones that were trained with other settings:
+    a table tells one set of them for a task and method.
+    """
+    ours, theirs = (
+        {
+            (record["task"], record["method"]): record["settings"]
+            for record in read_records(folder / "records" / f"{SETTINGS}.jsonl")
+        }
+        for folder in (results, study)
+    )
+    for task, method in sorted({trained[:2] for trained in brought}):
+        pair = task, method
+        if ours.get(pair, {}) == theirs.get(pair, {}):
+            continue
+        kept = {trained_of(row) for row in read_rows(results / "rows" / f"{task}.jsonl")}
+        stays = (kept | diverged_in(results).keys()) - set(brought)
+        seeds = sorted(seed for *of, seed in stays if tuple(of) == pair)
+        if seeds:
+            raise SystemExit(
+                f"{study} has {method} on {task} with other settings than seeds "
+                f"{', '.join(map(str, seeds))} in {results}: train these anew too"
+            )
+
+
 def _seeds_after(budget: dict[str, Any]) -> int:
     """The first training seed that a budget does not have; older ones begin at 0."""
     return budget.get("first_seed", 0) + budget["seeds"]
@@ -97,21 +123,24 @@ def _seeds_after(budget: dict[str, Any]) -> int:
 def pack(study: Path, results: Path, tasks: Sequence[str]) -> None:
     """Merge rows and records."""
     require_same_budget(study, results)
-    new = {file.stem: read_rows(file) for file in sorted((study / "rows").glob("*.jsonl"))}
-    lost = diverged_in(study)
+    files = {file.stem: file for file in sorted((study / "rows").glob("*.jsonl"))}
+    new = {task: read_rows(file) for task, file in files.items() if not tasks or task in tasks}
+    lost = {t: r for t, r in diverged_in(study).items() if not tasks or t[0] in tasks}
+    lasted = {trained_of(row) for rows in new.values() for row in rows} - lost.keys()
+    require_same_settings(study, results, lost.keys() | lasted)
     for task in sorted(new.keys() | {task for task, *_ in lost}):
         place = results / "rows" / f"{task}.jsonl"
         rows = merged_rows(read_rows(place), new.get(task, []), lost)
-        if rows and (not tasks or task in tasks):
+        if rows:
             pack_rows(place, rows)
+        else:
+            place.unlink(missing_ok=True)
     for file in sorted((study / "records").glob("*.jsonl")):
         if file.stem not in (STUDY, DIVERGED):
             place = results / "records" / file.name
             records = merged_records(read_records(place), read_records(file), tasks)
             _write(place, records)
-    lasted = {trained_of(row) for rows in new.values() for row in rows}
-    kept = {t: r for t, r in diverged_in(results).items() if t not in lasted}
-    kept |= {t: r for t, r in lost.items() if not tasks or t[0] in tasks}
+    kept = {t: r for t, r in diverged_in(results).items() if t not in lasted} | lost
     if kept or diverged_in(results):
         _write(results / "records" / f"{DIVERGED}.jsonl", list(kept.values()))
 

@@ -32,7 +32,8 @@ def main() -> None:
         rows, _ = rollout(policy, knobs, task, seeds, "validation", target_return=target)
         score = estimate([row.score for row in rows])
         line = {"task": task.name, "updates": rows[0].updates, "target_return": target}
-        line |= {"score": round(score.mean, 1), "stderr": round(score.stderr, 1)}
+        stderr = round(score.stderr, 1) if len(rows) > 1 else None
+        line |= {"score": round(score.mean, 1), "stderr": stderr}
         line |= {"return": round(float(np.mean([row.episode_return for row in rows])), 1)}
         print(json.dumps(line | {"episodes": len(rows)}), flush=True)
 

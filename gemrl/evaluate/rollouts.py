@@ -16,7 +16,7 @@ from gemrl.decide.history import History
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
 from gemrl.envs.make import make_env
-from gemrl.errors import ConfigError, DataError, TaskError
+from gemrl.errors import ConfigError, DataError, KnobError, TaskError
 from gemrl.evaluate.rows import PROTOCOLS, Row, append_rows, cell_of, read_rows
 from gemrl.maths.statistics import normalized_score
 from gemrl.progress import Report, bar, silent
@@ -120,8 +120,12 @@ def rollout(
     returns, lengths = np.zeros(count), np.zeros(count, dtype=int)
     sums: dict[str, np.ndarray] = {}
     alive = np.arange(count)
-    looks_back = policy.context is not None or target_return is not None
-    history = History(policy, count, target_return) if looks_back else None
+    if target_return is not None and policy.context is None:
+        raise KnobError(
+            f"target_return: {policy.method!r} looks at the present state alone, and cannot be "
+            "asked for a return"
+        )
+    history = None if policy.context is None else History(policy, count, target_return)
     for t in range(task.horizon):
         asked = _padded(alive, count)
         before = clock()

@@ -70,7 +70,7 @@ class Worker:
         self.job = job
         self.cores = cores
         job.out.mkdir(parents=True, exist_ok=True)
-        (job.out / NOTE).unlink(missing_ok=True)  # Any other end would be taken for it.
+        self._old_note = _stamp(job.out / NOTE)
         self._log: IO[bytes] = open(job.out / "train.log", "ab")  # noqa: SIM115
         self._read = self._log.tell()
         command = [sys.executable, "-m", "gemrl", "train", *job.arguments]
@@ -98,7 +98,9 @@ class Worker:
             if code < 0:  # It had no time for a word.
                 said = f"ended by {signal.Signals(-code).name}"
             message = f"{self.job.title} failed: {said} ({log})"
-            why = divergence_of(self.job.out)
+            # A note from before says nothing of this end: a run that is tried again takes it away.
+            new = _stamp(self.job.out / NOTE) != self._old_note
+            why = divergence_of(self.job.out) if new else None
             raise TrainingError(message) if why is None else DivergedError(message, why)
         return True
 
@@ -117,6 +119,15 @@ class Worker:
             self._process.terminate()
             self._process.wait()
         self._log.close()
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What a file differs in once it is written anew; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def core_sets(jobs: int) -> list[list[int]]:

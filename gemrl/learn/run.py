@@ -150,6 +150,11 @@ class Run:
         """What the compiled program depends on: other seeds and lengths share it."""
         return replace(self.config, seed=0, steps=0)
 
+    @property
+    def _limit(self) -> float | None:
+        """What Q cannot exceed while training makes sense."""
+        return self.config.value_limit(self.largest_reward)
+
     def _phase(
         self,
         state: Any,
@@ -217,9 +222,8 @@ class Run:
         previous = max(previous, (done - 1) // every * every)
         metrics = {name: float(total) / (done - previous) for name, total in totals.sums.items()}
         metrics |= {name: float(value) for name, value in totals.largest.items()}
-        limit = self.config.value_limit(self.largest_reward)
         where = start + broken if broken >= 0 else -1
-        check_metrics(metrics, where, limit, phase.name, done)
+        check_metrics(metrics, where, self._limit, phase.name, done)
         for part, batch in self.samples.items():
             found = held_out_metrics(self.method.models(state), batch, self.compiled_config, part)
             metrics |= {name: float(value) for name, value in found.items()}
@@ -245,6 +249,9 @@ class Run:
 
     def _save(self, state: Any, totals: Totals | None, phase: Phase, done: int) -> None:
         check_weights(state, phase.name, done)
+        if totals is not None:  # Nobody has looked at them yet.
+            largest = {name: float(value) for name, value in totals.largest.items()}
+            check_metrics(largest, -1, self._limit, phase.name, done)
         saved = (state, totals)
         self.devices.together(
             lambda: self.devices.lead and save_checkpoint(self.out, saved, done, self.identity)

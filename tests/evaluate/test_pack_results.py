@@ -85,20 +85,57 @@ def test_a_study_of_another_budget_is_refused_and_nothing_is_written(tool, tmp_p
     assert len(read_rows(results / "rows" / f"{TASK}.jsonl")) == 1
 
 
-def test_of_rows_and_divergences_of_a_training_the_newer_stay(tool, tmp_path):
-    def lost(*seeds):
-        return [{"task": TASK, "method": "cql", "seed": seed, "why": "so"} for seed in seeds]
+def lost(*seeds, task=TASK):
+    return [{"task": task, "method": "cql", "seed": seed, "why": "so"} for seed in seeds]
 
-    def study(name, rows, records):
-        folder(tmp_path / name, rows, seeds=3, episodes=10)
-        place = tmp_path / name / "records" / "diverged.jsonl"
-        place.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+@pytest.fixture
+def study(tmp_path):
+    def make(name, rows, records, **settings):
+        place = folder(tmp_path / name, rows, seeds=3, episodes=10) / "records"
+        given = {"task": TASK, "method": "cql", "settings": settings}
+        (place / "settings.jsonl").write_text(json.dumps(given) + "\n")
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (place / "diverged.jsonl").write_text(lines)
         return tmp_path / name
 
-    rows = [made_row(1.0, Knobs(n=0, wp=0.0), "cql", seed) for seed in (0, 1)]
+    return make
+
+
+def cql(*scores):
+    return [made_row(score, Knobs(n=0, wp=0.0), "cql", seed) for seed, score in enumerate(scores)]
+
+
+def test_of_rows_and_divergences_of_a_training_the_newer_stay(tool, study):
+    rows = cql(1.0, 1.0)
     results = study("results", rows, lost(2))
-    later = [made_row(2.0, Knobs(n=0, wp=0.0), "cql", 2)]
+    later = cql(0.0, 0.0, 2.0)[2:]
     tool.pack(study("study", later, lost(1)), results, [])
     assert read_rows(results / "rows" / f"{TASK}.jsonl") == [rows[0], *later]
     text = (results / "records" / "diverged.jsonl").read_text()
     assert [json.loads(line) for line in text.splitlines()] == lost(1)
+
+
+def test_rows_of_a_training_that_diverged_stay_nowhere_even_if_they_are_all(tool, study):
+    results = study("results", cql(1.0), [])
+    tool.pack(study("study", cql(3.0), lost(0)), results, [])
+    assert not (results / "rows" / f"{TASK}.jsonl").exists()
+    assert json.loads((results / "records" / "diverged.jsonl").read_text()) == lost(0)[0]
+
+
+def test_divergences_on_tasks_that_were_not_asked_for_stay(tool, study):
+    results = study("results", [], lost(0))
+    tool.pack(study("study", cql(3.0), []), results, ["another-task"])
+    assert json.loads((results / "records" / "diverged.jsonl").read_text()) == lost(0)[0]
+    assert not read_rows(results / "rows" / f"{TASK}.jsonl")
+
+
+@pytest.mark.parametrize(("rows", "gone"), [(cql(1.0), []), ([], lost(0))])
+def test_a_seed_with_other_settings_than_those_that_stay_is_refused(tool, study, rows, gone):
+    results = study("results", rows, gone)
+    other = study("study", cql(0.0, 2.0)[1:], [], samples=4)
+    with pytest.raises(SystemExit, match=r"cql on .* with other settings than seeds 0 in"):
+        tool.pack(other, results, [])
+    assert read_rows(results / "rows" / f"{TASK}.jsonl") == rows
+    tool.pack(study("whole", cql(5.0, 2.0), [], samples=4), results, [])
+    assert len(read_rows(results / "rows" / f"{TASK}.jsonl")) == 2

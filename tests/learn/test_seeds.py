@@ -1,7 +1,6 @@
 """`gemrl train --seeds`: several runs side by side, each as it would be alone, whatever happens."""
 
 import os
-import re
 import shutil
 import signal
 from dataclasses import replace
@@ -240,7 +239,7 @@ def test_a_child_that_is_killed_ends_all_with_one_line_and_the_others_save(
 
 
 @pytest.mark.long
-def test_a_seed_that_diverges_is_named_with_its_log_and_the_others_are_saved(
+def test_a_seed_that_cannot_go_on_is_named_with_its_log(
     processes, small_file, bc_words, alone, tmp_path
 ):
     # Seed 5 goes on from a run with other settings, which is refused.
@@ -255,15 +254,40 @@ def test_a_seed_that_diverges_is_named_with_its_log_and_the_others_are_saved(
     assert error.startswith("gemrl: seed 5 failed: ")
     assert "another method, configuration or dataset" in error
     assert error.endswith(f"({tmp_path / 'seed-5' / 'train.log'})")
-    code, printed, said = processes.run(
-        *words, "--learning-rate", "1e38", "--out", tmp_path / "diverges"
-    )
+
+
+def test_seeds_that_diverge_end_no_other_and_are_all_named_and_kept_until_tried_again(
+    processes, small_file, bc_words, tmp_path, capfd
+):
+    words = ("train", small_file, *bc_words, "--steps", "20", "--seeds", "3", "--seed", "4")
+    words = (*words, "--out", tmp_path)
+    code, printed, said = processes.run(*words, "--learning-rate", "1e38")
     assert (code, printed) == (2, "")
-    assert re.fullmatch(
-        r"gemrl: seed [45] failed: training diverged \(main\): not finite at update .*"
-        r"seed-[45]/train.log\)",
-        only_error(said),
-    )
+    for seed in SEEDS:
+        assert f"{tmp_path / f'seed-{seed}'} (not finite at update" in only_error(said)
+    assert "Try a lower --learning-rate" in only_error(said)
+    said = refusal(capfd, *words, "--learning-rate", "1e-3")
+    assert f"{tmp_path / 'seed-6'} is in use; go on with --resume" in said
+    assert all((tmp_path / f"seed-{seed}" / "diverged.json").exists() for seed in SEEDS)
+    code, printed, said = processes.run(*words, "--learning-rate", "1e-3", "--resume")
+    assert code == 0, said
+    assert printed.splitlines() == [str(tmp_path / f"seed-{seed}") for seed in SEEDS]
+    assert not list(tmp_path.glob("*/diverged.json"))
+
+
+def test_a_note_of_an_earlier_divergence_is_not_taken_for_another_end_and_stays(
+    processes, bc_words, tmp_path
+):
+    folders = [tmp_path / f"seed-{seed}" for seed in (4, 5)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "diverged.json").write_text('{"why": "so"}')
+    words = ("train", tmp_path / "none.hdf5", *bc_words, "--seeds", "2", "--seed", "4")
+    code, printed, said = processes.run(*words, "--out", tmp_path, "--resume")
+    assert (code, printed) == (2, "")
+    assert "diverged" not in only_error(said)
+    assert "none.hdf5" in only_error(said)
+    assert all((folder / "diverged.json").exists() for folder in folders)
 
 
 @pytest.mark.long

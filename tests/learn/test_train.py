@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -396,6 +397,22 @@ def test_q_that_explodes_is_an_error_before_anything_is_infinite(data, tmp_path)
     with pytest.raises(TrainingError, match=r"Q explodes: \|Q\| reached .* by update"):
         gemrl.train(data, config, tmp_path / "run", quiet=True)
     assert not (tmp_path / "run" / MANIFEST).exists()
+
+
+def test_q_that_explodes_is_not_saved_where_a_signal_stops_the_run_before_a_line(data, tmp_path):
+    out = tmp_path / "run"
+
+    def press():
+        while not (out / METRICS).exists():
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    finger = threading.Thread(target=press)
+    finger.start()
+    with pytest.raises(DivergedError, match="Q explodes"):
+        gemrl.train(data, replace(IQL, learning_rate=1000.0, steps=5000), out, quiet=True)
+    finger.join()
+    assert checkpoints(out) == []
 
 
 def test_divergence_names_the_last_good_checkpoint_which_is_kept(data, tmp_path):

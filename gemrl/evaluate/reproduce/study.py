@@ -103,6 +103,7 @@ class Study:
 
     def train(self) -> None:
         """Make the data and train the policies that are missing."""
+        self._require_same_settings()
         jobs = []
         for task in self.budget.tasks:
             missing = [
@@ -120,6 +121,18 @@ class Study:
         if self.others:
             self._record_settings()
             self._record_divergences()
+
+    def _require_same_settings(self) -> None:
+        """Refuse another seed of a method with other settings: tables tell one set of a task."""
+        for record in self.records(SETTINGS):
+            task, method = record["task"], record["method"]
+            given = json.loads(json.dumps(self.budget.method_settings.get(method, {})))
+            wanted = task in self.budget.tasks and method in self.others
+            if wanted and record["settings"] != given:
+                raise ConfigError(
+                    f"{self.out} has {method} on {task}, trained with other settings "
+                    f"({record['settings'] or 'its own'}): choose another --out"
+                )
 
     def _record_settings(self) -> None:
         """Note which settings are not the methods' own, if only that there are none."""
