@@ -11,7 +11,8 @@ for locomotion, beside rewards as they are; CORL has 10, which is taken. Maze2D 
 since neither paper nor code has one; its actor's rate of 3e-5 is meant for a million updates, and
 1e-4 serves here too. The paper's code clones the data with the actor for its first 40,000 updates
 and says that it makes no difference: it is left out. It has three hidden layers: set `hidden` for
-those. CORL's AntMaze differs from it: a gap of 4, rewards 10 r - 5, the best of ten next actions.
+those. CORL's AntMaze differs from it: a gap of 4, rewards 10 r - 5, five hidden layers
+in the critics and the best of ten next actions, which is `max_q_backup`.
 """
 
 import math
@@ -40,6 +41,8 @@ from gemrl.methods.sac import SoftConfig, SoftState, sampled, soft_init, soft_st
 from gemrl.methods.samplers import TanhGaussian
 
 LARGEST_MULTIPLIER = 1e6
+BACKUP_ACTIONS = 10
+"""Actions of which the max-Q backup takes the best."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class CqlConfig(SoftConfig, TunedByTaskConfig):
     """Whether a multiplier holds the weighted gap at `target_gap`."""
     target_gap: float = 5.0
     """The weighted gap that the multiplier aims at; unused without `lagrange`."""
+    max_q_backup: bool = False
+    """Whether targets take the best of ten of the actor's next actions instead of one."""
 
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         # CORL aims at a gap of 5 before it is weighted.
@@ -95,6 +100,19 @@ def init(config: CqlConfig, obs_dim: int, action_dim: int, key: Key[Array, ""]) 
         log_multiplier=log_multiplier,
         multiplier_opt_state=config.optimizer().init(log_multiplier),
     )
+
+
+def backup(
+    soft: SoftState, batch: Batch, key: Key[Array, ""], config: CqlConfig
+) -> Float[Array, " b"]:
+    """Targets: the lowest next value of the actor's action, or of the best of several.
+
+    Entropy is left out, as published.
+    """
+    count = BACKUP_ACTIONS if config.max_q_backup else 1
+    actions, _ = sampled(soft.actor, batch.next_obs, key, count)
+    lowest = jnp.min(values(soft.targets, batch.next_obs[:, None], actions), axis=0)
+    return bootstrap(batch, jnp.max(lowest, axis=-1), config)
 
 
 def drawn_actions(
@@ -163,10 +181,7 @@ def update(state: CqlState, batch: Batch, config: CqlConfig) -> tuple[CqlState, 
     soft, batch = state.soft, config.rewarded(batch)
     words, key = next_key(soft.key)
     backup_key, drawn_key, actor_key = jax.random.split(key, 3)
-    next_action, _ = sampled(soft.actor, batch.next_obs, backup_key)
-    # The backup leaves entropy out, as published.
-    next_q = jnp.min(values(soft.targets, batch.next_obs, next_action), axis=0)
-    target = bootstrap(batch, next_q, config)
+    target = backup(soft, batch, backup_key, config)
     drawn = drawn_actions(soft.actor, batch, drawn_key, config)
     multiplier = multiplier_of(state.log_multiplier) if config.lagrange else 1.0
     soft, metrics = soft_step(

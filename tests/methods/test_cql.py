@@ -83,14 +83,23 @@ def test_the_estimate_comes_near_the_integral_when_many_actions_are_drawn(state,
     assert float(gap[0]) == pytest.approx(expected, abs=0.1)
 
 
-def test_the_target_is_the_lowest_next_value_without_entropy(state, batch):
-    _, metrics = update(state, batch, CONFIG)
+@pytest.mark.parametrize("count", [1, 10])
+def test_the_target_is_the_lowest_next_value_without_entropy_or_the_best_of_ten(
+    state, batch, count
+):
+    _, metrics = update(state, batch, replace(CONFIG, max_q_backup=count > 1))
     _, key = next_key(state.soft.key)
     backup_key, _, _ = jax.random.split(key, 3)
-    action, _ = sampled(state.soft.actor, batch.next_obs, backup_key)
-    following = q_of(
-        state.soft.targets, batch._replace(obs=batch.next_obs, action=np.asarray(action))
-    ).min(axis=0)
+    actions, _ = sampled(state.soft.actor, batch.next_obs, backup_key, count)
+    following = np.max(
+        [
+            q_of(
+                state.soft.targets, batch._replace(obs=batch.next_obs, action=np.asarray(action))
+            ).min(axis=0)
+            for action in np.moveaxis(np.asarray(actions), 1, 0)
+        ],
+        axis=0,
+    )
     target = batch.reward + 0.99 * batch.mask * following
     expected = np.mean((q_of(state.soft.critics, batch) - target) ** 2)
     assert float(metrics["critic/loss"]) == pytest.approx(expected, rel=1e-4)
