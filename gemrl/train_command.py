@@ -171,9 +171,10 @@ def _train_seeds(args: TrainArgs[Any], words: Sequence[str], out: Path) -> None:
             print(folder)
     told = [f"{folder} ({why})" for folder, why in lost.items() if why is not None]
     if told:
+        rest = "; the other seeds are finished" if len(told) < len(lost) else ""
         raise DivergedError(
-            f"training diverged in {', '.join(told)}; the other seeds are finished. Try "
-            f"{args.config.steadier} in another output folder",
+            f"training diverged in {', '.join(told)}{rest}. Try {args.config.steadier} in another "
+            "output folder",
             "; ".join(told),
         )
 

@@ -14,6 +14,9 @@ from gemrl.maths.mixture import log_prob
 from gemrl.methods.networks import Critic, MixtureNet
 from gemrl.methods.protocol import Batch, Metrics, PublishedConfig
 
+BACKUP_ACTIONS = 10
+"""Actions of which the max-Q backup takes the best."""
+
 
 @dataclass(frozen=True)
 class ActorCriticConfig(PublishedConfig):

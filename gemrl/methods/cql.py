@@ -26,7 +26,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key
 
-from gemrl.methods.actor_critic import TunedByTaskConfig, bootstrap, next_key, regression, values
+from gemrl.methods.actor_critic import (
+    BACKUP_ACTIONS,
+    TunedByTaskConfig,
+    bootstrap,
+    next_key,
+    regression,
+    values,
+)
 from gemrl.methods.networks import Critic
 from gemrl.methods.protocol import (
     ANCHOR_ALONE,
@@ -41,8 +48,6 @@ from gemrl.methods.sac import SoftConfig, SoftState, sampled, soft_init, soft_st
 from gemrl.methods.samplers import TanhGaussian
 
 LARGEST_MULTIPLIER = 1e6
-BACKUP_ACTIONS = 10
-"""Actions of which the max-Q backup takes the best."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ import optax
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from gemrl.methods.actor_critic import (
+    BACKUP_ACTIONS,
     TunedByTaskConfig,
     bootstrap,
     new_critics,
@@ -48,9 +49,6 @@ from gemrl.methods.protocol import (
     follow,
     one_phase,
 )
-
-BACKUP_ACTIONS = 10
-"""Actions of which the max-Q backup takes the best."""
 
 ANTMAZE = {"max_q_backup": True, "reward_shift": 0.5, "reward_scale": 4.0}
 """The paper's rewards there are 4 (r - 1/2), and the project's r - 1."""
