@@ -137,8 +137,11 @@ def document(costs: Any, plots: bool = True) -> Any:
         for one in growth(costs)
     ]
     found = Document("What a decision costs")
+    count = min(cost.decisions for cost in costs)
+    few = "" if count >= 100 else ", of so few about the slowest"
     found.add(
-        f"Measured on {machine()}: random weights, all settings in turns. The paper's columns are "
+        f"Measured on {machine()}: random weights, all settings in turns; medians and 99th "
+        f"percentiles are of {count:,} single decisions each{few}. The paper's columns are "
         "quoted; they are of a GPU, so that their shape can be compared and their milliseconds "
         "cannot. Memory is what XLA plans for the programs of one decision: weights, results and "
         "scratch.",

@@ -263,7 +263,8 @@ def _parse(kind: Any, name: str, words: Sequence[str]) -> Any:
     except SystemExit as stop:
         if not stop.code:
             return 0
-        plain = re.sub(r"\x1b\[[0-9;]*m|[╭╮╰╯│─|+]|-{3,}", " ", complaint.getvalue())
-        said = " ".join(plain.split())
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", complaint.getvalue())
+        text = plain.partition("\n")[2] or plain  # Its first line is a title, said again below.
+        said = " ".join(re.sub(r"[╭╮╰╯│─|+]|-{3,}", " ", text).split())
         said = re.split(r" (?:Argument helptext|For full helptext|Got errors)", said)[0]
         raise ConfigError(f"{name}: {said} (see `gemrl {name} --help`)") from None

@@ -135,8 +135,8 @@ def _train_seeds(args: TrainArgs[Any], words: Sequence[str], out: Path) -> None:
         raise ConfigError("--seeds goes with one machine: start each seed's processes by itself")
     if args.config.seed + args.seeds > 2**32:
         raise ConfigError(f"seeds = {args.seeds}: the last must be at most 2**32 - 1")
-    if (out / MANIFEST).exists():
-        raise ConfigError(f"{out} is a policy of its own; choose another output folder")
+    if (out / MANIFEST).exists() or is_unfinished(out) or divergence_of(out) is not None:
+        raise ConfigError(f"{out} is a run of its own; choose another output folder")
     phases = method_of(args.config).phases(args.config)
     kept = _without(words, ("--seeds", "--seed", "--out"), ("--resume",))
     seeds = range(args.config.seed, args.config.seed + args.seeds)

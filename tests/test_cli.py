@@ -263,6 +263,12 @@ def test_data_that_cannot_be_trained_on_is_a_mistake_that_names_array_and_row(
     assert "row 17" in message
 
 
+def test_a_flag_that_there_is_not_is_named_once_and_without_a_heading(mistake):
+    said = mistake("data", "list", "--colour", "red")
+    wrong = "Unrecognized options: --colour, red"
+    assert said == f"gemrl: data list: {wrong} (see `gemrl data list --help`)\n"
+
+
 def test_a_mistake_exits_with_2_and_one_line_from_the_shell_too(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "gemrl", "eval", str(tmp_path / "nowhere")],
@@ -462,7 +468,7 @@ def test_a_missing_dataset_is_told_how_to_be_had(mistake):
 def test_training_defaults_follow_the_task_but_what_is_said_counts(run, tmp_path):
     data = tmp_path / "ant.hdf5"
     assert run("data", "make", "antmaze-umaze-v2", "--steps", "400", "--out", data)[0] == 0
-    short = ("--steps", "2", "--pretrain-steps", "2", "--hidden", "8")
+    short = ("--steps", "0", "--pretrain-steps", "0", "--hidden", "8")
     for words, expectile in (((), 0.9), (("--expectile", "0.7"), 0.7)):
         out = tmp_path / f"run{expectile}"
         assert run("train", data, *short, *words, "--out", out)[0] == 0

@@ -77,7 +77,10 @@ def require_same_budget(study: Path, results: Path) -> None:
     A folder that has no budget yet gets the study's.
     """
     place = results / "records" / f"{STUDY}.jsonl"
-    (theirs,) = read_records(study / "records" / f"{STUDY}.jsonl")
+    found = read_records(study / "records" / f"{STUDY}.jsonl")
+    if not found:
+        raise SystemExit(f"{study} is no study of `gemrl reproduce`: it has no budget")
+    (theirs,) = found
     if not place.exists():
         write_text(place, json.dumps(theirs) + "\n")
     (ours,) = read_records(place)
@@ -115,6 +118,21 @@ def require_same_settings(study: Path, results: Path, brought: Collection[Traine
             )
 
 
+def require_same_updates(rows: Sequence[Row], methods: Collection[str]) -> None:
+    """Refuse seeds of a method on a task that were trained for longer than others beside them."""
+    for method in sorted(methods):
+        last: dict[int, int] = {}
+        for row in rows:
+            if row.method == method:
+                last[row.train_seed] = max(row.updates, last.get(row.train_seed, 0))
+        if len(set(last.values())) > 1:
+            told = ", ".join(f"{count:,} of seed {seed}" for seed, count in sorted(last.items()))
+            raise SystemExit(
+                f"{method} on {rows[0].task} would stand in one table with seeds of different "
+                f"lengths (updates: {told}): train them alike"
+            )
+
+
 def _seeds_after(budget: dict[str, Any]) -> int:
     """The first training seed that a budget does not have; older ones begin at 0."""
     return budget.get("first_seed", 0) + budget["seeds"]
@@ -128,9 +146,14 @@ def pack(study: Path, results: Path, tasks: Sequence[str]) -> None:
     lost = {t: r for t, r in diverged_in(study).items() if not tasks or t[0] in tasks}
     lasted = {trained_of(row) for rows in new.values() for row in rows} - lost.keys()
     require_same_settings(study, results, lost.keys() | lasted)
-    for task in sorted(new.keys() | {task for task, *_ in lost}):
+    merged = {
+        task: merged_rows(read_rows(results / "rows" / f"{task}.jsonl"), new.get(task, []), lost)
+        for task in sorted(new.keys() | {task for task, *_ in lost})
+    }
+    for task, rows in merged.items():
+        require_same_updates(rows, {method for of, method, _ in lasted if of == task})
+    for task, rows in merged.items():
         place = results / "rows" / f"{task}.jsonl"
-        rows = merged_rows(read_rows(place), new.get(task, []), lost)
         if rows:
             pack_rows(place, rows)
         else:

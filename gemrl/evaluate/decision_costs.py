@@ -65,6 +65,8 @@ class Cost:
     memory_mb: float | None
     """Arguments, results and scratch of the compiled decision; None where it is not XLA's."""
     parameters: int
+    decisions: int
+    """Single decisions that the median and the 99th percentile are of."""
 
 
 def settings(methods: Sequence[str]) -> list[Setting]:
@@ -144,6 +146,7 @@ def measure(wanted: Sequence[Setting], rounds: int = 20, calls: int = 10) -> Ite
                 BATCH / float(np.median(together[place])),
                 memory[place],
                 _parameters(policy),
+                len(alone[place]),
             )
             for place, (setting, (policy, _, scales)) in enumerate(zip(wanted, made, strict=True))
         ]

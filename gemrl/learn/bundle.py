@@ -22,6 +22,7 @@ from gemrl.data.dataset import Dataset
 from gemrl.data.readers import is_log, load_dataset
 from gemrl.data.storage import write_text
 from gemrl.errors import BundleError, ConfigError, DataError
+from gemrl.learn.divergence import divergence_of
 from gemrl.learn.spec import Spec
 from gemrl.learn.tensors import load_tree, save_tree
 from gemrl.methods import method_named
@@ -122,6 +123,8 @@ def load_manifest(folder: Path) -> dict[str, Any]:
         seeds = sorted(folder.glob(f"seed-*/{MANIFEST}"))
         if seeds:
             hint = f"it holds several seeds: name one, such as {seeds[0].parent}"
+        elif (why := divergence_of(folder)) is not None:
+            hint = f"its training diverged: {why}"
         elif folder.is_dir():
             hint = "training has not finished there, or it is not a run folder"
         else:

@@ -43,7 +43,8 @@ from gemrl.learn.spec import (
     with_next_actions,
 )
 from gemrl.methods import beside, default_config, gem, method_named, method_of
-from gemrl.methods.protocol import MAIN, Companion, Method, MethodConfig
+from gemrl.methods.networks import rescaled
+from gemrl.methods.protocol import MAIN, Companion, Method, MethodConfig, Models
 from gemrl.progress import say
 
 STARTED = "run.json"
@@ -135,7 +136,7 @@ def _train(
 
     def keep(folder: Path, state: Any, done: int) -> Bundle:
         """Save the policy after `done` updates of the main phase, its companions first."""
-        own = Companion(method.name, config, method.models(state))
+        own = Companion(method.name, config, _models(method, config, state))
         others = method.companions(config, state)
         bundles = []
         for place, (name, settings, found) in (
@@ -170,6 +171,16 @@ def _train(
         with tempfile.TemporaryDirectory() as nowhere:
             folder = out if devices.lead else Path(nowhere)
             return devices.together(lambda: keep(folder, state, config.steps))
+
+
+def _models(method: Method, config: MethodConfig, state: Any) -> Models:
+    """A policy's models. Its critics' values are in units of the rewards that its spec tells, so
+    that w_p weighs support against the same whatever rewards a method learns from.
+    """
+    models = method.models(state)
+    if config.value_scale == 1:
+        return models
+    return dataclasses.replace(models, critics=rescaled(models.critics, 1 / config.value_scale))
 
 
 def snapshot(out: Path, done: int) -> Path:

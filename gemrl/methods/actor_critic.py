@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key, UInt32
 from gemrl.maths.expectile import guidance_weight
 from gemrl.maths.mixture import log_prob
 from gemrl.methods.networks import Critic, MixtureNet
-from gemrl.methods.protocol import Batch, Metrics, PublishedConfig
+from gemrl.methods.protocol import Batch, Metrics, PublishedConfig, implausible_value
 
 BACKUP_ACTIONS = 10
 """Actions of which the max-Q backup takes the best."""
@@ -36,8 +36,8 @@ class ActorCriticConfig(PublishedConfig):
         self.require("polyak", 0 < self.polyak <= 1, "above 0 and at most 1")
 
     def value_limit(self, largest_reward: float) -> float:
-        """Ten times what rewards of that size can add up to."""
-        return 10 * max(largest_reward, 1.0) / (1 - self.discount)
+        """|Q| that no rewards of that size explain."""
+        return implausible_value(largest_reward, self.discount)
 
     def actor_optimizer(self) -> optax.GradientTransformation:
         """The optimizer of the actor."""
@@ -68,8 +68,13 @@ class TunedByTaskConfig(ActorCriticConfig):
         """The batch with this method's rewards."""
         return batch._replace(reward=self.reward_scale * (batch.reward + self.reward_shift))
 
+    @property
+    def value_scale(self) -> float:
+        """As many times as this method's rewards are the task's."""
+        return self.reward_scale
+
     def value_limit(self, largest_reward: float) -> float:
-        """Ten times what this method's rewards can add up to."""
+        """|Q| that none of this method's rewards explain."""
         return super().value_limit(self.reward_scale * (largest_reward + abs(self.reward_shift)))
 
 

@@ -25,6 +25,7 @@ from gemrl.methods.protocol import (
     descend,
     floor_share,
     follow,
+    implausible_value,
     one_phase,
 )
 
@@ -58,8 +59,8 @@ class IqlConfig(GaussianConfig):
         self.require("polyak", 0 < self.polyak <= 1, "above 0 and at most 1")
 
     def value_limit(self, largest_reward: float) -> float:
-        """Ten times what rewards of that size can add up to."""
-        return 10 * max(largest_reward, 1.0) / (1 - self.discount)
+        """|Q| that no rewards of that size explain."""
+        return implausible_value(largest_reward, self.discount)
 
 
 class CriticParams(eqx.Module):

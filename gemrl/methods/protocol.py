@@ -125,9 +125,19 @@ class MethodConfig:
         """|Q| above which training has diverged; None for methods without critics."""
         return None
 
+    @property
+    def value_scale(self) -> float:
+        """What the critics' values are multiplied by beside the rewards of the data's spec."""
+        return 1.0
+
     def optimizer(self) -> optax.GradientTransformation:
         """The optimizer of every network."""
         return optax.adam(self.learning_rate)
+
+
+def implausible_value(largest_reward: float, discount: float) -> float:
+    """Ten times what rewards of that size can add up to."""
+    return 10 * max(largest_reward, 1.0) / (1 - discount)
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,9 @@ from jaxtyping import Array, Float, Key
 
 from gemrl.methods.actor_critic import TunedByTaskConfig, bootstrap, next_key, values
 from gemrl.methods.networks import Critic
-from gemrl.methods.protocol import (
-    ANCHOR_ALONE,
-    Batch,
-    Method,
-    Metrics,
-    Models,
-    one_phase,
-)
+from gemrl.methods.protocol import ANCHOR_ALONE, Batch, Method, Metrics, one_phase
 from gemrl.methods.samplers import Deterministic
-from gemrl.methods.td3 import Td3Config, Td3State, smoothed, td3_init, td3_step
+from gemrl.methods.td3 import Td3Config, Td3State, smoothed, td3_init, td3_models, td3_step
 
 
 def _betas(actor: float, critic: float, **others: float) -> dict[str, float]:
@@ -145,17 +138,12 @@ def update(state: Td3State, batch: Batch, config: RebracConfig) -> tuple[Td3Stat
 phases = one_phase(update)
 
 
-def models(state: Td3State) -> Models:
-    """The actor and the critics."""
-    return Models(actor=state.actor, behavior=None, critics=state.critics, value=None)
-
-
 METHOD = Method(
     "rebrac",
     RebracConfig,
     init,
     phases,
-    models,
+    td3_models,
     deploy=ANCHOR_ALONE,
     next_actions=True,
     scaled_rewards=False,

@@ -6,10 +6,12 @@ critics have seen data they disagree, and their minimum is low. So N decides the
 
 Published N: 10 for HalfCheetah; for Hopper 500 on medium, 200 on medium-replay and medium-expert;
 20 for Walker2d (100 on expert, and 500 for Hopper's, are not verified). Maze2D and AntMaze are not
-in the paper; CORL has 25. Here N is 10 throughout, which two cores can train: give `critics` for
-more. The paper has three hidden layers of 256: set `hidden` for those.
+in the paper; CORL has 25, and in AntMaze rewards of 0 and 1, which here are -1 and 0. Here N is 10
+throughout, which two cores can train: give `critics` for more. The paper has three hidden layers of
+256: set `hidden` for those.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,19 +50,29 @@ def target_of(
     return bootstrap(batch, lowest - jnp.exp(state.log_temperature) * log_prob, config)
 
 
-def update(state: SoftState, batch: Batch, config: SacNConfig) -> tuple[SoftState, Metrics]:
-    """One step of critics, actor and temperature."""
+def step(
+    state: SoftState,
+    batch: Batch,
+    config: SacNConfig,
+    critic_loss: Callable[..., tuple[Float[Array, ""], Metrics]],
+) -> tuple[SoftState, Metrics]:
+    """One step of critics, by `critic_loss(critics, batch, target)`, actor and temperature."""
     words, key = next_key(state.key)
     backup_key, actor_key = jax.random.split(key)
     target = target_of(state, batch, backup_key, config)
     return soft_step(
         state,
         batch,
-        lambda critics: regression(critics, batch, target),
+        lambda critics: critic_loss(critics, batch, target),
         words,
         actor_key,
         config,
     )
+
+
+def update(state: SoftState, batch: Batch, config: SacNConfig) -> tuple[SoftState, Metrics]:
+    """One step of every critic towards the same target, of the actor and of the temperature."""
+    return step(state, batch, config, regression)
 
 
 phases = one_phase(update)

@@ -8,11 +8,14 @@ actions count. The threshold is (noise n)^2, and n rises step by step until the 
 As in the authors' public code: beta within (0, 1.5 / alpha) and 1 / alpha at first, its gradient
 clipped at 0.5, squared distances above 1 cut off, actions selected by IQL's advantage, critics with
 layer norms. Otherwise here: norms follow the activations, where theirs come before; the code
-selects by the return of whole episodes on some tasks, which a minibatch of transitions does not
-tell, so all tasks select by advantage; beta has the width of the other networks, not 512; its step
-size and the period of n are those of 10^6 updates times and divided by ten, so that 10^5 updates
-take them as far. Which selection the paper's own tables used on tasks without a public
-configuration (Maze2D) could not be verified.
+selects by the return of whole episodes on some tasks, AntMaze's among them, which a minibatch of
+transitions does not tell, so all tasks select by advantage, and AntMaze's expectile of 0.9 is IQL's
+and not published for SSAR; an action is selected where a lower target critic is above V, where
+theirs takes the critics themselves and drops what is below V; beta has the layers of the other
+networks and begins as they do, not three of 512 with Xavier's weights; its step size and the period
+of n are those of 10^6 updates times and divided by ten, so that 10^5 updates take them as far.
+Which selection the paper's own tables used on tasks without a public configuration (Maze2D) could
+not be verified.
 """
 
 from dataclasses import dataclass
@@ -39,7 +42,7 @@ from gemrl.methods.protocol import (
     descend,
 )
 from gemrl.methods.samplers import Deterministic
-from gemrl.methods.td3 import Td3State, td3_init, td3_step
+from gemrl.methods.td3 import Td3State, td3_init, td3_models, td3_step
 from gemrl.methods.td3bc import Td3BcConfig, climb, twin_target
 
 # beta's last bias and ceiling: its sigmoid begins at 2/3, which makes 1 / alpha.
@@ -218,7 +221,7 @@ def phases(config: SsarConfig) -> tuple[Phase, ...]:
 
 def models(state: SsarState) -> Models:
     """The actor and the critics."""
-    return Models(actor=state.td3.actor, behavior=None, critics=state.td3.critics, value=None)
+    return td3_models(state.td3)
 
 
 METHOD = Method("ssar", SsarConfig, init, phases, models, deploy=ANCHOR_ALONE)

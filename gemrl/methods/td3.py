@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key, UInt32
 
 from gemrl.methods.actor_critic import ActorCriticConfig, new_critics, new_key, regression
 from gemrl.methods.networks import Critic, with_small_end
-from gemrl.methods.protocol import Batch, Metrics, descend, follow
+from gemrl.methods.protocol import Batch, Metrics, Models, descend, follow
 from gemrl.methods.samplers import Deterministic
 
 
@@ -83,6 +83,11 @@ def td3_init(
         count=jnp.zeros((), jnp.int32),
         key=new_key(noise_key),
     )
+
+
+def td3_models(state: Td3State) -> Models:
+    """The actor and the critics."""
+    return Models(actor=state.actor, behavior=None, critics=state.critics, value=None)
 
 
 def smoothed(

@@ -13,16 +13,9 @@ from jaxtyping import Array, Float, Key
 
 from gemrl.methods.actor_critic import bootstrap, next_key, values
 from gemrl.methods.networks import Critic
-from gemrl.methods.protocol import (
-    ANCHOR_ALONE,
-    Batch,
-    Method,
-    Metrics,
-    Models,
-    one_phase,
-)
+from gemrl.methods.protocol import ANCHOR_ALONE, Batch, Method, Metrics, one_phase
 from gemrl.methods.samplers import Deterministic
-from gemrl.methods.td3 import Td3Config, Td3State, smoothed, td3_init, td3_step
+from gemrl.methods.td3 import Td3Config, Td3State, smoothed, td3_init, td3_models, td3_step
 
 
 @dataclass(frozen=True)
@@ -85,9 +78,4 @@ def update(state: Td3State, batch: Batch, config: Td3BcConfig) -> tuple[Td3State
 phases = one_phase(update)
 
 
-def models(state: Td3State) -> Models:
-    """The actor and the critics."""
-    return Models(actor=state.actor, behavior=None, critics=state.critics, value=None)
-
-
-METHOD = Method("td3bc", Td3BcConfig, init, phases, models, deploy=ANCHOR_ALONE)
+METHOD = Method("td3bc", Td3BcConfig, init, phases, td3_models, deploy=ANCHOR_ALONE)

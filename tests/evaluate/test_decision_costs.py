@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gemrl.bench_command import document
 from gemrl.cli import main
 from gemrl.evaluate import decision_costs
 from gemrl.evaluate.decision_costs import NS, TS, Cost, growth, policy_of, settings
 from gemrl.methods import METHODS
 
-COST = Cost("ifql", "N", 1, True, 1.0, 2.0, 100.0, 1.0, 10)
+COST = Cost("ifql", "N", 1, True, 1.0, 2.0, 100.0, 1.0, 10, 200)
 
 
 @pytest.fixture
@@ -61,6 +62,7 @@ def test_the_command_tells_costs_and_growth_as_json(few, capsys):
     assert len(costs) == 6
     for cost in costs.values():
         assert 0 < cost["median_ms"] <= cost["p99_ms"]
+        assert cost["decisions"] == 6
         assert cost["decisions_per_second"] > 0
         assert cost["memory_mb"] > 0
     # Two critics and an actor or a flow, of 256 x 256 each.
@@ -72,6 +74,15 @@ def test_the_command_tells_costs_and_growth_as_json(few, capsys):
         ("ifql", "N", True),
         ("ifql", "T", True),
     }
+
+
+def test_the_document_says_how_many_decisions_a_percentile_is_of():
+    words = [
+        document([replace(COST, value=n, decisions=count) for n in (1, 8)], plots=False).parts[0]
+        for count in (30, 100)
+    ]
+    assert "of 30 single decisions each, of so few about the slowest." in words[0]
+    assert "of 100 single decisions each. " in words[1]
 
 
 def _weights(name):

@@ -139,3 +139,19 @@ def test_a_seed_with_other_settings_than_those_that_stay_is_refused(tool, study,
     assert read_rows(results / "rows" / f"{TASK}.jsonl") == rows
     tool.pack(study("whole", cql(5.0, 2.0), [], samples=4), results, [])
     assert len(read_rows(results / "rows" / f"{TASK}.jsonl")) == 2
+
+
+def test_a_seed_that_was_trained_for_longer_than_those_that_stay_is_refused(tool, study):
+    results = study("results", cql(1.0), [])
+    longer = [replace(row, updates=500) for row in cql(0.0, 2.0)]
+    with pytest.raises(SystemExit, match=r"cql on .*updates: 100 of seed 0, 500 of seed 1"):
+        tool.pack(study("study", longer[1:], []), results, [])
+    assert read_rows(results / "rows" / f"{TASK}.jsonl") == cql(1.0)
+    tool.pack(study("whole", [replace(row, bundle="anew") for row in longer], []), results, [])
+    rows = read_rows(results / "rows" / f"{TASK}.jsonl")
+    assert [row.train_seed for row in rows if row.updates == 500] == [0, 1]
+
+
+def test_a_folder_that_is_no_study_is_named(tool, tmp_path):
+    with pytest.raises(SystemExit, match="nowhere is no study"):
+        tool.pack(tmp_path / "nowhere", tmp_path, [])

@@ -206,6 +206,9 @@ def test_what_diverged_is_not_trained_again_unless_with_other_settings(with_dive
     for first in (0, 1):
         with pytest.raises(ConfigError, match="trained with other settings"):
             Study(replace(budget, first_seed=first), with_divergence.out, here).train()
+    longer = replace(with_divergence.budget, first_seed=1, method_steps=9)
+    with pytest.raises(ConfigError, match="trained for 8 updates"):
+        Study(longer, with_divergence.out, here).train()
 
 
 def test_rows_of_a_policy_that_diverged_when_trained_anew_are_not_shown(without_gem, tmp_path):

@@ -275,6 +275,15 @@ def test_seeds_that_diverge_end_no_other_and_are_all_named_and_kept_until_tried_
     assert not list(tmp_path.glob("*/diverged.json"))
 
 
+def test_several_seeds_do_not_go_into_the_folder_of_a_run_that_diverged(
+    small_file, bc_words, tmp_path, capfd
+):
+    (tmp_path / "diverged.json").write_text('{"why": "so"}')
+    said = refusal(capfd, "train", small_file, *bc_words, "--seeds", "2", "--out", tmp_path)
+    assert f"{tmp_path} is a run of its own" in said
+    assert not list(tmp_path.glob("seed-*"))
+
+
 def test_a_note_of_an_earlier_divergence_is_not_taken_for_another_end_and_stays(
     processes, bc_words, tmp_path
 ):

@@ -17,13 +17,20 @@ import pytest
 import gemrl
 from gemrl.data.recipes import make_dataset
 from gemrl.data.tasks import task_named
-from gemrl.errors import DataError, DivergedError, GemrlError, MissingExtraError, TrainingError
+from gemrl.errors import (
+    BundleError,
+    DataError,
+    DivergedError,
+    GemrlError,
+    MissingExtraError,
+    TrainingError,
+)
 from gemrl.learn.bundle import MANIFEST, WEIGHTS, config_from_json, load_manifest
 from gemrl.learn.divergence import divergence_of
 from gemrl.learn.metrics import METRICS, last_update, read_metrics
 from gemrl.learn.tensors import load_arrays
 from gemrl.learn.train import STARTED
-from gemrl.methods import method_named
+from gemrl.methods import METHODS, method_named
 from gemrl.methods.sacn import SacNConfig
 
 UMAZE = "maze2d-umaze-v1"
@@ -340,10 +347,29 @@ def test_rewards_are_scaled_but_for_methods_published_beside_rewards_as_they_are
             rng.normal(size=(rows, sizes.obs_dim)),
             task=task,
         )
-        config = method_named(name).config(steps=1, hidden=(4,), batch_size=4)
+        config = method_named(name).config(steps=0, hidden=(4,), batch_size=4)
         spec = gemrl.train(data, config, tmp_path / task, quiet=True).spec
         assert spec.reward_scale == pytest.approx(scale, rel=1e-5)
         assert spec.reward_shift == shift
+
+
+def test_values_are_in_units_of_the_datas_rewards_whatever_a_method_learns_from(data, tmp_path):
+    """w_p weighs support against them, and must mean the same for every method."""
+    factor = 16.0
+    larger = replace(data, rewards=np.float32(factor) * data.rewards)
+    config = method_named("rebrac").config(steps=20, hidden=(8, 8), batch_size=16)
+    plain = gemrl.train(larger, config, tmp_path / "larger rewards", quiet=True)
+    scaled = replace(config, reward_scale=factor)
+    own = gemrl.train(data, scaled, tmp_path / "its own scale", quiet=True)
+    obs = data.observations[:5]
+    actions = np.zeros((5, 3, data.actions.shape[1]), np.float32)
+    expected = plain.q_values(obs, actions) / factor
+    np.testing.assert_allclose(own.q_values(obs, actions), expected, rtol=1e-5, atol=1e-7)
+    assert np.abs(expected).max() > 1e-3
+    assert own.spec.reward_scale == 1.0
+    for name in METHODS:
+        kind = method_named(name).config.for_task("antmaze-umaze-v2")
+        assert kind.value_scale == getattr(kind, "reward_scale", 1.0)
 
 
 def test_a_learning_rate_that_diverges_is_an_error_that_names_update_and_culprit(data, tmp_path):
@@ -371,6 +397,8 @@ def test_a_run_that_diverges_leaves_word_of_it_until_it_is_tried_again(data, tmp
         gemrl.train(data, config, out, quiet=True)
     assert divergence_of(out) == caught.value.why
     assert caught.value.why.startswith("not finite at")
+    with pytest.raises(BundleError, match="its training diverged: not finite at"):
+        gemrl.load(out)
     with pytest.raises(TrainingError, match=r"a run that diverged: not finite .*another output"):
         gemrl.train(data, replace(config, learning_rate=1e-3), out, quiet=True)
     gemrl.train(data, replace(config, learning_rate=1e-3), out, resume=True, quiet=True)

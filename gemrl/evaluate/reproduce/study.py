@@ -69,6 +69,11 @@ class Study:
         names = [name for name in self.budget.methods if name not in (gem.METHOD.name, *BASELINES)]
         return {n: self.seeds[:1] if method_named(n).heavy else self.seeds for n in names}
 
+    @property
+    def method_steps(self) -> int:
+        """Updates of each training of these."""
+        return self.budget.method_steps or self.budget.steps
+
     def policy(self, task: str, method: str, seed: int, updates: int | None = None) -> Path:
         """Folder of a policy: the last one of its training, or that after so many updates."""
         if method in self.others:
@@ -87,9 +92,9 @@ class Study:
     def config(self, task: str, seed: int, method: str = gem.METHOD.name) -> MethodConfig:
         """What GEM, or another method, is trained with."""
         if method != gem.METHOD.name:
-            steps = self.budget.method_steps or self.budget.steps
             given = self.budget.method_settings.get(method, {})
-            return method_named(method).config.for_task(task, steps=steps, seed=seed, **given)
+            kind = method_named(method).config
+            return kind.for_task(task, steps=self.method_steps, seed=seed, **given)
         whole = GemConfig.for_task(task, steps=self.budget.steps, seed=seed, **self.budget.settings)
         if self.budget.gem:
             return whole
@@ -126,12 +131,18 @@ class Study:
         """Refuse another seed of a method with other settings: tables tell one set of a task."""
         for record in self.records(SETTINGS):
             task, method = record["task"], record["method"]
+            if task not in self.budget.tasks or method not in self.others:
+                continue
             given = json.loads(json.dumps(self.budget.method_settings.get(method, {})))
-            wanted = task in self.budget.tasks and method in self.others
-            if wanted and record["settings"] != given:
+            if record["settings"] != given:
                 raise ConfigError(
                     f"{self.out} has {method} on {task}, trained with other settings "
                     f"({record['settings'] or 'its own'}): choose another --out"
+                )
+            if record.get("steps", self.method_steps) != self.method_steps:
+                raise ConfigError(
+                    f"{self.out} has {method} on {task}, trained for {record['steps']:,} updates: "
+                    "choose another --out"
                 )
 
     def _record_settings(self) -> None:
@@ -140,7 +151,8 @@ class Study:
         for task in self.budget.tasks:
             for method in self.others:
                 given = self.budget.method_settings.get(method, {})
-                kept[task, method] = {"task": task, "method": method, "settings": given}
+                about = {"task": task, "method": method, "settings": given}
+                kept[task, method] = about | {"steps": self.method_steps}
         self.record(SETTINGS, list(kept.values()))
 
     def _record_divergences(self) -> None:
