@@ -30,8 +30,11 @@ HEAD = """# The 21 datasets, regenerated
 The published D4RL files come from a server that is not always there and from simulators that no
 longer install. `gemrl data fetch TASK` downloads the genuine file where it can be had;
 `gemrl data make TASK` regenerates a dataset by its published recipe on current MuJoCo, and the same
-seed gives the same arrays. A regenerated dataset is *not* the published one: scores on it are
-labelled so, and do not belong into one table with published scores.
+seed gives the same arrays; AntMaze's only on the same kind of processor: one of Intel's and one of
+AMD's gave the same Maze2D-medium and Hopper-medium-expert, but two files of AntMaze-umaze
+(fingerprints 4ec935f94103577d, the one below, and be8230e6e88c6123). A regenerated dataset is *not*
+the published one: scores on it are labelled so, and do not belong into one table with published
+scores.
 
 - **Maze2D**: a waypoint controller on the shortest path to random targets, with action noise.
   Starts, targets and waypoints are the centres of cells; D4RL's own code has them 0.2 further along

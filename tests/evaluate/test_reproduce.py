@@ -405,6 +405,14 @@ def test_the_label_names_each_simulator_once():
     assert "environments on gymnasium 2, mujoco 1; last step" in label(rows, "N = 8")
 
 
+def test_the_label_says_where_policies_are_of_several_files_of_data():
+    rows = rows_of([[1], [2]])
+    assert "same file" not in label(rows, "N = 8")
+    mixed = [rows[0], replace(rows[1], data_fingerprint="0" * 64)]
+    words = f"Not all policies of {rows[0].task} were trained on the same file of data."
+    assert label(mixed, "N = 8").endswith(words)
+
+
 def test_a_change_is_paired_by_seed_and_start():
     one = rows_of([[1, 2], [11, 12]])
     other = rows_of([[4, 3], [15, 16]], violation=0.4)

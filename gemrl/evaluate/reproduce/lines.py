@@ -111,12 +111,15 @@ def label(rows: Sequence[Row], knobs: str) -> str:
     several = len({row.train_seed for row in rows}) > 1
     updates = " or ".join(f"{n:,}" for n in sorted({row.updates for row in rows}))
     counts = sorted({len({r.episode_seed for r in rows if r.task == t}) for t in tasks_of(rows)})
+    files = {t: {r.data_fingerprint for r in rows if r.task == t} for t in tasks_of(rows)}
+    mixed = ", ".join(task for task, found in files.items() if len(found) > 1)
     return (
         f"{each('data_origin').capitalize()} data; environments on {', '.join(programs)}; "
         f"last step, after {updates} updates; training seeds {each('train_seed')}; "
         f"{' to '.join(str(n) for n in dict.fromkeys([counts[0], counts[-1]]))} {each('protocol')} "
         f"episodes a seed; {knobs}. Scores are normalized, mean ± standard error between "
         f"{'training seeds' if several else 'episodes, which says nothing of other seeds'}."
+        + (f" Not all policies of {mixed} were trained on the same file of data." if mixed else "")
     )
 
 
