@@ -10,7 +10,7 @@ clipped at 0.5, squared distances above 1 cut off, actions selected by IQL's adv
 layer norms. Otherwise here: norms follow the activations, where theirs come before; the code
 selects by the return of whole episodes on some tasks, AntMaze's among them, which a minibatch of
 transitions does not tell, so all tasks select by advantage, and AntMaze's expectile of 0.9 is IQL's
-and not published for SSAR; an action is selected where a lower target critic is above V, where
+and not published for SSAR; an action is selected where the lower target critic is above V, where
 theirs takes the critics themselves and drops what is below V; beta has the layers of the other
 networks and begins as they do, not three of 512 with Xavier's weights; its step size and the period
 of n are those of 10^6 updates times and divided by ten, so that 10^5 updates take them as far.
