@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,12 @@ TEXTS = {"Enter": "\r", "Space": " "}
 SHIFT, CONTROL = 8, 2
 # What the page wrote to the console as a warning or error, and what it threw.
 TROUBLE = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+# What Chromium answers to a question that a change of pages overtakes.
+LEFT = (
+    "Inspected target navigated or closed",
+    "Execution context was destroyed",
+    "Cannot find default execution context",
+)
 
 
 def chromium() -> str | None:
@@ -40,6 +46,10 @@ def chromium() -> str | None:
 
 class PageError(AssertionError):
     """What was expected of the page did not come about."""
+
+
+class LeftError(PageError):
+    """The page was left for another while it was asked something."""
 
 
 class Browser:
@@ -110,11 +120,14 @@ class Browser:
         return answer["result"].get("value")
 
     def wait(self, script: str) -> Any:
-        """The value of an expression, once it is true."""
+        """The value of an expression, once it is true; pages may come and go meanwhile."""
         found: list[Any] = []
 
         def holds() -> bool:
-            found[:] = [self.run(script)]
+            try:
+                found[:] = [self.run(script)]
+            except LeftError:
+                found[:] = [None]
             return bool(found[0])
 
         self._until(holds, script)
@@ -242,7 +255,8 @@ class Browser:
             answer = json.loads(self._browser.recv(PATIENCE))
             if answer.get("id") == self._count:
                 if "error" in answer:
-                    raise PageError(f"{method}: {answer['error']}")
+                    left = any(words in answer["error"]["message"] for words in LEFT)
+                    raise (LeftError if left else PageError)(f"{method}: {answer['error']}")
                 return answer["result"]
             if "method" in answer:
                 self.events.append(answer)
@@ -254,4 +268,5 @@ class Browser:
                 raise PageError(f"waited {PATIENCE:g} s in vain for: {what}")
             time.sleep(0.02)
             # Also reads the events that came.
-            self._ask("Runtime.evaluate", {"expression": "0"})
+            with suppress(LeftError):
+                self._ask("Runtime.evaluate", {"expression": "0"})
