@@ -6,7 +6,7 @@ audit every one of them.
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 
 if TYPE_CHECKING:
     from gemrl.data.dataset import Dataset, from_arrays

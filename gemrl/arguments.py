@@ -192,6 +192,9 @@ class KnobArgs:
     """Support standardized within the candidate set, or as log density."""
     value: Literal["raw", "zscore"] | None = None
     """The lower bound on value as it is, or standardized as support is."""
+    temperature: float | None = None
+    """0 executes the best candidate; above, one is drawn in proportion to exp(score /
+    temperature)."""
 
 
 @dataclass(kw_only=True)

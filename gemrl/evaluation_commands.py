@@ -286,7 +286,7 @@ def _method_settings(words: tuple[str, ...]) -> dict[str, dict[str, Any]]:
 
 def _with_critics(methods: tuple[str, ...], named: bool) -> tuple[str, ...]:
     """The methods that GEM's rule can execute; one without critics is refused where it is named."""
-    from gemrl.evaluate.reproduce.comparison import WITHOUT_CRITICS
+    from gemrl.evaluate.reproduce.budget import WITHOUT_CRITICS
 
     without = [name for name in methods if name in WITHOUT_CRITICS]
     if named and without:

@@ -27,7 +27,8 @@ FLAGS = {
     ],
     "eval": [
         *("--n", "--lam", "--wp", "--wp-end", "--k-smooth", "--source", "--anchor", "--support"),
-        *("--value", "--decide", "--behavior", "--episodes", "--protocol", "--task", "--json"),
+        *("--value", "--temperature", "--decide", "--behavior", "--episodes", "--protocol"),
+        *("--task", "--json"),
     ],
     "sweep": [
         *("--n", "--lam", "--wp", "--wp-end", "--episodes", "--protocol", "--cluster"),

@@ -3,8 +3,9 @@
 //   decide policy.onnx N SEED OBSERVATION...     noise drawn here from a seed
 //   decide policy.onnx N @NOISE OBSERVATION...   noise read from a text file, to replay a decision
 //
-// A noise file holds N uniforms, then N x M standard normals, separated by white space; M is the last
-// size of the input normal_noise. N = 0 is the anchor alone. Prints the action on the first line, then what the policy says of it.
+// A noise file holds N uniforms, then N x M standard normals, then, for a file that takes draw_noise,
+// N + 1 standard Gumbels, separated by white space; M is the last size of the input normal_noise.
+// N = 0 is the anchor alone. Prints the action on the first line, then what the policy says of it.
 
 #include <onnxruntime_cxx_api.h>
 
@@ -23,25 +24,30 @@ namespace {
 struct Noise {
   std::vector<float> gate;    // N uniforms in [0, 1): which component of a mixture
   std::vector<float> normal;  // N x M standard normals: where within it, or what an action is made of
+  std::vector<float> draw;    // N + 1 standard Gumbels or none: which candidate, by a temperature
 };
 
-Noise draw_noise(std::int64_t n, std::int64_t size, std::uint64_t seed) {
+Noise random_noise(std::int64_t n, std::int64_t size, std::int64_t draws, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
   std::normal_distribution<float> normal;
   Noise noise;
   for (std::int64_t i = 0; i < n; ++i) noise.gate.push_back(uniform(random));
   for (std::int64_t i = 0; i < n * size; ++i) noise.normal.push_back(normal(random));
+  std::extreme_value_distribution<float> gumbel;
+  for (std::int64_t i = 0; i < draws; ++i) noise.draw.push_back(gumbel(random));
   return noise;
 }
 
-Noise read_noise(std::int64_t n, std::int64_t size, const std::string& path) {
+Noise read_noise(std::int64_t n, std::int64_t size, std::int64_t draws, const std::string& path) {
   std::ifstream file(path);
   std::vector<float> numbers;
   for (float number; file >> number;) numbers.push_back(number);
-  if (!file.eof() || numbers.size() != static_cast<std::size_t>(n * (1 + size)))
-    throw std::runtime_error(path + ": must hold " + std::to_string(n * (1 + size)) + " numbers");
-  return {{numbers.begin(), numbers.begin() + n}, {numbers.begin() + n, numbers.end()}};
+  const std::int64_t made = n * (1 + size);
+  if (!file.eof() || numbers.size() != static_cast<std::size_t>(made + draws))
+    throw std::runtime_error(path + ": must hold " + std::to_string(made + draws) + " numbers");
+  const auto start = numbers.begin();
+  return {{start, start + n}, {start + n, start + made}, {start + made, numbers.end()}};
 }
 
 std::int64_t whole_number(const std::string& word) {
@@ -66,7 +72,7 @@ int decide(const std::vector<std::string>& words) {
   Ort::Session session(environment, words[0].c_str(), options);
   Ort::AllocatorWithDefaultOptions allocator;
 
-  // lam, wp and k_smooth have defaults, which GetInputCount leaves out: here they stay.
+  // lam, wp, temperature and k_smooth have defaults, which GetInputCount leaves out: here they stay.
   std::map<std::string, std::vector<std::int64_t>> inputs;
   for (std::size_t i = 0; i < session.GetInputCount(); ++i)
     inputs[session.GetInputNameAllocated(i, allocator).get()] = shape_of(session.GetInputTypeInfo(i));
@@ -84,9 +90,10 @@ int decide(const std::vector<std::string>& words) {
   // Not every policy takes noise: one without critics has nothing to choose between.
   const bool takes_noise = inputs.count("normal_noise") > 0;
   const std::int64_t size = takes_noise ? inputs["normal_noise"].back() : 0;
+  const std::int64_t draws = inputs.count("draw_noise") ? n + 1 : 0;
   Noise noise = words[2].front() == '@'
-                    ? read_noise(n, size, words[2].substr(1))
-                    : draw_noise(n, size, static_cast<std::uint64_t>(whole_number(words[2])));
+                    ? read_noise(n, size, draws, words[2].substr(1))
+                    : random_noise(n, size, draws, static_cast<std::uint64_t>(whole_number(words[2])));
 
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeCPU);
   const auto tensor = [&](std::vector<float>& values, std::vector<std::int64_t> shape) {
@@ -103,6 +110,10 @@ int decide(const std::vector<std::string>& words) {
   if (takes_noise) {
     given.push_back("normal_noise");
     tensors.push_back(tensor(noise.normal, {1, n, size}));
+  }
+  if (draws > 0) {
+    given.push_back("draw_noise");
+    tensors.push_back(tensor(noise.draw, {1, draws}));
   }
 
   std::vector<const char*> wanted;

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gemrl.decide.select import Scored, Shape
+from gemrl.decide.select import Scored, Shape, Weights
 from gemrl.errors import KnobError
 from gemrl.learn.spec import Spec
 from gemrl.methods.protocol import Models
 
-__all__ = ["Backend", "Scored", "Shape", "backend_for", "seed_pairs"]
+__all__ = ["Backend", "Scored", "Shape", "Weights", "backend_for", "seed_pairs"]
 
 WANTED = ("auto", "jax", "fast")
 VARIABLE = "GEMRL_BACKEND"
@@ -31,9 +31,9 @@ class Backend(Protocol):
     """The name that a record carries."""
 
     def decide(
-        self, obs: np.ndarray, seeds: np.ndarray, lam: np.ndarray, wp: np.ndarray, shape: Shape
+        self, obs: np.ndarray, seeds: np.ndarray, weights: Weights, shape: Shape
     ) -> dict[str, np.ndarray]:
-        """One shot: all the fields of the record for observations [B, S], lam [B] and wp [B]."""
+        """One shot: all the fields of the record for observations [B, S] and weights [B]."""
         ...
 
     def begin(self, obs: np.ndarray, seeds: np.ndarray) -> Any:
@@ -45,7 +45,7 @@ class Backend(Protocol):
         ...
 
     def rank(
-        self, begun: Any, scored: Scored, lam: np.ndarray, wp: np.ndarray, shape: Shape
+        self, begun: Any, scored: Scored, weights: Weights, shape: Shape
     ) -> dict[str, np.ndarray]:
         """All the fields of the record, from the candidates scored so far."""
         ...

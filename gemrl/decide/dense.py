@@ -20,6 +20,7 @@ from gemrl.decide.select import (
     Scored,
     Shape,
     State,
+    Weights,
     look,
     propose,
     rank,
@@ -45,12 +46,12 @@ class JaxBackend:
         self.scales = scales_of(spec)
 
     def decide(
-        self, obs: np.ndarray, seeds: np.ndarray, lam: np.ndarray, wp: np.ndarray, shape: Shape
+        self, obs: np.ndarray, seeds: np.ndarray, weights: Weights, shape: Shape
     ) -> dict[str, np.ndarray]:
         """All fields of the record, in one go."""
         return _in_blocks(
             lambda rows, part: _decide(self.models, self.scales, rows, *part, shape=shape),
-            (self.begin(obs, seeds), lam, wp),
+            (self.begin(obs, seeds), weights),
             shape.candidates,
         )
 
@@ -59,7 +60,8 @@ class JaxBackend:
         arguments, of which weights are most, results and scratch.
         """
         begun, numbers = self.begin(obs[None], np.zeros((), np.uint32)), np.zeros(1, np.float32)
-        given = (self.models, self.scales, np.int32(1), begun, numbers, numbers)
+        weights = Weights(numbers, numbers, numbers)
+        given = (self.models, self.scales, np.int32(1), begun, weights)
         looked = (self.models, self.scales, obs[None], seed_pairs(np.zeros((), np.uint32), 1))
         found = 0
         for program in (_look.lower(*looked), _decide.lower(*given, shape=shape)):
@@ -91,7 +93,7 @@ class JaxBackend:
         )
 
     def rank(
-        self, begun: State, scored: Scored, lam: np.ndarray, wp: np.ndarray, shape: Shape
+        self, begun: State, scored: Scored, weights: Weights, shape: Shape
     ) -> dict[str, np.ndarray]:
         """The record of the candidates scored so far, whose number needs no compilation."""
         count = scored.log_support.shape[-1]
@@ -103,7 +105,7 @@ class JaxBackend:
         )
         result = _in_blocks(
             lambda _, part: _rank(self.scales, *part, np.int32(count), shape=shape),
-            (begun, filled, lam, wp),
+            (begun, filled, weights),
             shape.candidates,
         )
         for name in ("lcb", "support_z", "score"):
@@ -125,16 +127,16 @@ def _look(models: Models, scales: Scales, obs: Array, pairs: Array) -> State:
 
 @partial(jax.jit, static_argnames="shape")
 def _decide(
-    models: Models, scales: Scales, rows: Array, states: State, lam: Array, wp: Array, shape: Shape
+    models: Models, scales: Scales, rows: Array, states: State, weights: Weights, shape: Shape
 ) -> dict[str, Array]:
-    def one(state: State, candidates: Array, lam: Array, wp: Array) -> dict[str, Array]:
+    def one(state: State, candidates: Array, weights: Weights) -> dict[str, Array]:
         scored = score_candidates(models, scales, state, candidates)
-        return rank(scales, state, scored, shape.candidates, lam, wp, shape)
+        return rank(scales, state, scored, shape.candidates, weights, shape)
 
     candidates = _proposed(
         models, scales, states, rows, 0, shape.source, shape.anchor, shape.candidates
     )
-    return jax.vmap(one)(states, candidates, lam, wp)
+    return jax.vmap(one)(states, candidates, weights)
 
 
 @partial(jax.jit, static_argnames=("source", "anchor", "count"))
@@ -189,15 +191,14 @@ def _rank(
     scales: Scales,
     states: State,
     scored: Scored,
-    lam: Array,
-    wp: Array,
+    weights: Weights,
     count: Array,
     shape: Shape,
 ) -> dict[str, Array]:
-    def one(state: State, scored: Scored, lam: Array, wp: Array) -> dict[str, Array]:
-        return rank(scales, state, scored, count, lam, wp, shape)
+    def one(state: State, scored: Scored, weights: Weights) -> dict[str, Array]:
+        return rank(scales, state, scored, count, weights, shape)
 
-    return jax.vmap(one)(states, scored, lam, wp)
+    return jax.vmap(one)(states, scored, weights)
 
 
 def _in_blocks(run: Callable[[np.int32, Any], Tree], rows_of: Any, candidates: int) -> Tree:

@@ -60,12 +60,16 @@ class Knobs:
     """Support as standardized within the candidate set (zscore) or as log density (raw)."""
     value: str = "raw"
     """The lower confidence bound as it is (raw) or standardized as support is (zscore)."""
+    temperature: float = 0.0
+    """0 executes the best candidate; above, one is drawn in proportion to exp(score / temperature).
+    """
 
     def __post_init__(self) -> None:
         for name, least in (("n", 0), ("k_smooth", 1)):
             count = whole_number(name, getattr(self, name), least, MAX_CANDIDATES)
             object.__setattr__(self, name, count)
-        object.__setattr__(self, "lam", _weight("lam", self.lam))
+        for name in ("lam", "temperature"):
+            object.__setattr__(self, name, _weight(name, getattr(self, name)))
         if not isinstance(self.wp, Cosine):
             object.__setattr__(self, "wp", _weight("wp", self.wp))
         for name, allowed in WORDS.items():
@@ -106,6 +110,8 @@ class Knobs:
         for name in ("k_smooth", *WORDS):
             if getattr(self, name) != default[name]:
                 words.append(f"{name} {getattr(self, name)}")
+        if self.temperature != default["temperature"]:
+            words.append(f"temperature {self.temperature:g}")
         return ", ".join(words)
 
 

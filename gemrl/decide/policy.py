@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from gemrl.data.tasks import TASKS
-from gemrl.decide.backend import Backend, Shape, backend_for, wanted_backend
+from gemrl.decide.backend import Backend, Shape, Weights, backend_for, wanted_backend
 from gemrl.decide.checks import finite_float32, observations, whole_numbers
 from gemrl.decide.decision import Decision
 from gemrl.decide.dense import scales_of
@@ -82,7 +82,6 @@ class Policy:
         """The knobs of a rule: the method's own, or GEM's (`decide="gem"`) for a task's suite."""
         if decide not in RULES:
             raise KnobError(f"decide = {decide!r}: must be one of {', '.join(RULES)}")
-        deploy = method_named(self.method).deploy
         searches = bool(self.models.critics) and self.models.behavior is not None
         if decide == "gem" and not searches:
             raise KnobError(
@@ -90,8 +89,9 @@ class Policy:
                 f"{self.method!r} lacks one: with critics, give it the density of a GEM run "
                 "(--behavior RUN, or with_density in Python)"
             )
-        if decide == "own" and deploy is not None:
-            return Knobs(**deploy)
+        own = own_knobs(self.bundle.manifest, self.spec) if decide == "own" else None
+        if own is not None:
+            return own
         if not searches:
             return Knobs(n=0, wp=0.0)
         known = TASKS.get(task or "")
@@ -186,7 +186,11 @@ class Policy:
         )
         same = np.array_equal(again.candidates, record.candidates, equal_nan=True)
         close = np.allclose(again.lcb, record.lcb, rtol=1e-3, atol=1e-3, equal_nan=True)
-        if not (same and close and np.array_equal(again.wp, record.wp)):
+        chosen = all(
+            np.array_equal(getattr(again, name), getattr(record, name))
+            for name in ("wp", "chosen", "action")
+        )
+        if not (same and close and chosen):
             raise KnobError(
                 "the record was made with another observation, seed, step or other knobs: it "
                 "cannot be replayed from these"
@@ -340,16 +344,21 @@ class Policy:
         seeds = whole_numbers("seed", seed, batch, 2**32, pairs=True).astype(np.uint32)
         steps = None if t is None else whole_numbers("t", t, batch, 2**31)
         if len(each) == 1:
-            lam = np.full(batch, each[0].lam, np.float32)
-            asked = [Asked(None, rows, seeds, lam, each[0].weight_at(steps, batch), *ways[0])]
+            weights = Weights(
+                np.full(batch, each[0].lam, np.float32),
+                each[0].weight_at(steps, batch),
+                np.full(batch, each[0].temperature, np.float32),
+            )
+            asked = [Asked(None, rows, seeds, weights, *ways[0])]
         else:
-            lam = np.array([knobs.lam for knobs in each], np.float32)
             at = np.broadcast_to(0 if steps is None else steps, (batch,))
             wp = [
                 knobs.weight_at(None if steps is None else step, 1)[0]
                 for knobs, step in zip(each, at, strict=True)
             ]
-            asked = split(rows, seeds, lam, np.array(wp, np.float32), ways)
+            numbers = ([k.lam for k in each], wp, [k.temperature for k in each])
+            weights = Weights(*(np.array(one, np.float32) for one in numbers))
+            asked = split(rows, seeds, weights, ways)
         asked, results = search(self.backend, asked, deadlines)
         for group, result in zip(asked, results, strict=True):
             self._require_finite(group.rows, result)
@@ -410,6 +419,19 @@ def _context_of(bundle: Bundle) -> Context | None:
     if context is None or PACKED in bundle.manifest:
         return None
     return context(config_from_json(name, bundle.manifest["config"]))
+
+
+def own_knobs(manifest: dict[str, Any], spec: Spec) -> Knobs | None:
+    """The knobs with which a method's own paper executes a policy, where it has a rule of its own.
+
+    A paper's temperature is of values in units of its own rewards; the policy's are in its spec's.
+    """
+    deploy = method_named(manifest["method"]).deploy
+    if deploy is None:
+        return None
+    knobs, config = Knobs(**deploy), config_from_json(manifest["method"], manifest["config"])
+    scale = spec.reward_scale / config.value_scale
+    return dataclasses.replace(knobs, temperature=scale * knobs.temperature)
 
 
 def digest_with_density(manifest: dict[str, Any], density: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from gemrl.decide.backend import Backend, Scored, Shape, seed_pairs
+from gemrl.decide.backend import Backend, Scored, Shape, Weights, seed_pairs
 from gemrl.decide.checks import deadline_after
 from gemrl.decide.decision import PER_CANDIDATE
 
@@ -24,8 +24,7 @@ class Asked(NamedTuple):
     """Their places in the batch; None is the whole of it."""
     obs: np.ndarray
     seeds: np.ndarray
-    lam: np.ndarray
-    wp: np.ndarray
+    weights: Weights
     shape: Shape
     block: int
     """Candidates that are scored together."""
@@ -41,8 +40,7 @@ def block_of(shape: Shape, chunk: int | None) -> int:
 def split(
     obs: np.ndarray,
     seeds: np.ndarray,
-    lam: np.ndarray,
-    wp: np.ndarray,
+    weights: Weights,
     ways: Sequence[tuple[Shape, int, int]],
 ) -> list[Asked]:
     """The rows grouped by the way they are decided: shape, block and limit of each row."""
@@ -52,7 +50,7 @@ def split(
         groups.setdefault(way, []).append(row)
     found = {way: np.array(rows) for way, rows in groups.items()}
     return [
-        Asked(rows, obs[rows], pairs[rows], lam[rows], wp[rows], *way)
+        Asked(rows, obs[rows], pairs[rows], Weights(*(x[rows] for x in weights)), *way)
         for way, rows in found.items()
     ]
 
@@ -125,7 +123,7 @@ class _Search:
         """A search whose first chunk is scored, or all where there is only one."""
         one = _Search(backend, asked)
         if asked.block == asked.shape.candidates:
-            one.whole = backend.decide(asked.obs, asked.seeds, asked.lam, asked.wp, asked.shape)
+            one.whole = backend.decide(asked.obs, asked.seeds, asked.weights, asked.shape)
             one.scored = asked.limit
         else:
             one.begun = backend.begin(asked.obs, asked.seeds)
@@ -150,8 +148,7 @@ class _Search:
             rows=rows,
             obs=asked.obs[taken],
             seeds=seed_pairs(asked.seeds, len(asked.obs))[taken],
-            lam=asked.lam[taken],
-            wp=asked.wp[taken],
+            weights=Weights(*(x[taken] for x in asked.weights)),
         )
         begun = jax.tree.map(lambda x: x[taken], self.begun)
         chunks = [Scored(*(x[taken] for x in chunk)) for chunk in self.chunks]
@@ -168,7 +165,7 @@ class _Search:
             np.concatenate(log_support, axis=1),
         )
         asked = self.asked
-        return self.backend.rank(self.begun, scored, asked.lam, asked.wp, asked.shape)
+        return self.backend.rank(self.begun, scored, asked.weights, asked.shape)
 
 
 def joined(

@@ -19,7 +19,17 @@ from gemrl.maths.mixture import (
     sampling_noise,
     top_component,
 )
-from gemrl.maths.score import lcb, moments, score, standardize, top_k, top_k_mean, zscore
+from gemrl.maths.score import (
+    draw_noise,
+    lcb,
+    moments,
+    perturbed,
+    score,
+    standardize,
+    top_k,
+    top_k_mean,
+    zscore,
+)
 from gemrl.methods.networks import MixtureNet
 from gemrl.methods.protocol import Models
 from gemrl.methods.samplers import Sampler
@@ -53,18 +63,31 @@ class Shape(NamedTuple):
     anchor: str
     support: str
     value: str
+    draws: bool
+    """Whether a candidate is drawn, and not the best one taken."""
 
     @staticmethod
     def of(knobs: Knobs) -> "Shape":
         """The part of these knobs that decides what is computed."""
         return Shape(
-            knobs.n, knobs.k_smooth, knobs.source, knobs.anchor, knobs.support, knobs.value
+            *(knobs.n, knobs.k_smooth, knobs.source, knobs.anchor, knobs.support, knobs.value),
+            draws=knobs.temperature > 0,
         )
 
     @property
     def candidates(self) -> int:
         """C, the number of candidates, anchor included."""
         return self.n + (self.anchor != "none")
+
+
+class Weights(NamedTuple):
+    """The knobs that are numbers to a program, any of which it takes: [B] of a batch, or one of a
+    state.
+    """
+
+    lam: Any
+    wp: Any
+    temperature: Any
 
 
 class State(NamedTuple):
@@ -175,12 +198,12 @@ def rank(
     state: State,
     scored: Scored,
     count: Int[Array, ""] | int,
-    lam: Float[Array, ""],
-    wp: Float[Array, ""],
+    weights: Weights,
     shape: Shape,
 ) -> dict[str, Array]:
     """The fields of a `Decision` at one state, from the first `count` of the scored places."""
     candidates, q, log_support = scored
+    lam, wp, temperature = weights
     among = jnp.arange(candidates.shape[0]) < count
     value = lcb(q, lam) if q.shape[0] else jnp.full(log_support.shape, jnp.nan)
     support_z = zscore(log_support, among)
@@ -189,7 +212,11 @@ def rank(
     ranked_support = log_support if shape.support == "raw" else support_z
     # Without a density the weight is zero by rule, and 0 x NaN would hide the value.
     scores = ranked_value if state.behavior is None else score(ranked_value, ranked_support, wp)
-    top = top_k(scores, shape.k_smooth, among)
+    ranked = scores
+    if shape.draws:
+        noise = draw_noise(jax.random.wrap_key_data(state.key), candidates.shape[0])
+        ranked = perturbed(scores, noise, temperature)
+    top = top_k(ranked, shape.k_smooth, among)
     chosen = top[0]
     if shape.k_smooth == 1:
         action, executed_log_support = candidates[chosen], log_support[chosen]

@@ -181,7 +181,8 @@ def row_from_json(values: Any, where: str) -> Row:
     if not isinstance(values, dict) or not names - OPTIONAL <= set(values) <= names:
         raise DataError(f"{where}: not a row of this version of gemrl")
     try:
-        Knobs.from_json(values["knobs"])
+        # Rows of earlier versions lack knobs that came later, which have their defaults.
+        values = values | {"knobs": Knobs.from_json(values["knobs"]).to_json()}
     except (TypeError, ValueError) as error:
         raise DataError(f"{where}: knobs that are none ({error})") from error
     for column in fields(Row):

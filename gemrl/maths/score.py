@@ -6,10 +6,13 @@ places hold candidates, as in a search that a deadline cut short, `among` says w
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 # Eq. 11: the paper's clamp on the standard deviation of a candidate set.
 MIN_STD = 1e-6
+
+# What a decision's key is folded with for draws among its candidates; samples have small numbers.
+DRAW = 2**32 - 1
 
 
 def lcb(q: Float[Array, "m c"], lam: Float[Array, ""] | float) -> Float[Array, " c"]:
@@ -51,6 +54,28 @@ def score(
 ) -> Float[Array, " c"]:
     """Value plus `wp` times support (Eq. 4, Eq. 14)."""
     return value + wp * support
+
+
+def draw_noise(key: Key[Array, ""], count: int) -> Float[Array, " c"]:
+    """Standard Gumbel noise of candidates 0 to `count - 1`, that of c by the key and c alone."""
+    drawing = jax.random.fold_in(key, jnp.uint32(DRAW))
+    words = jax.vmap(lambda c: jax.random.key_data(jax.random.fold_in(drawing, c))[0])(
+        jnp.arange(count)
+    )
+    # 23 bits and a half: with those a float32 is never 0 nor 1.
+    uniform = ((words >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
+    return -jnp.log(-jnp.log(uniform))
+
+
+def perturbed(
+    scores: Float[Array, "*b c"],
+    noise: Float[Array, "*b c"],
+    temperature: Float[Array, "*b 1"] | float,
+) -> Float[Array, "*b c"]:
+    """Scores whose highest is a draw in proportion to exp(score / temperature), Gumbel's noise
+    given; the k highest are k draws without replacement.
+    """
+    return scores + temperature * noise
 
 
 def top_k(

@@ -9,13 +9,12 @@ best of 10 such actions.
 
 Kept from the paper and the authors' code: T = 5 with the variance-preserving schedule, the clipped
 start in every step, Mish networks of three layers, eta, gradient clipping, step size and max-Q
-backup per task, an average at rate 0.005 every 5 updates from the 1000th on, 50 candidates. At run
-time the paper draws among them with probability proportional to exp Q by the target critics'
-minimum; the knobs here take the best instead, and `n` is in sight. Decided otherwise: time enters
-by a learned row a step, where theirs passes a sinusoidal embedding through a small network; step
-sizes do not decay; locomotion's rewards are scaled as everywhere in the project, theirs not at all
-(the division by |Q| takes the scale out of the policy's loss). The paper has no Maze2D: it takes
-the defaults.
+backup per task, an average at rate 0.005 every 5 updates from the 1000th on. At run time 50 samples
+are drawn, and one of them in proportion to exp Q by the target critics' minimum, in units of the
+paper's rewards: the knobs `n` and `temperature`. Decided otherwise: time enters by a learned row a
+step, where theirs passes a sinusoidal embedding through a small network; step sizes do not decay;
+locomotion's rewards are scaled as everywhere in the project, theirs not at all (the division by |Q|
+takes the scale out of the policy's loss). The paper has no Maze2D: it takes the defaults.
 """
 
 from collections.abc import Mapping
@@ -225,6 +224,6 @@ METHOD = Method(
     init,
     phases,
     models,
-    deploy={"n": 50, "lam": 1.0, "wp": 0.0, "anchor": "none"},
+    deploy={"n": 50, "lam": 1.0, "wp": 0.0, "anchor": "none", "temperature": 1.0},
     heavy=True,
 )

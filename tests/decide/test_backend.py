@@ -9,7 +9,7 @@ import pytest
 from random_networks import random_policy, random_states
 
 import gemrl
-from gemrl.decide.backend import Shape, backend_for, seed_pairs
+from gemrl.decide.backend import Shape, Weights, backend_for, seed_pairs
 from gemrl.errors import KnobError
 from gemrl.maths.mixture import row_keys
 
@@ -80,12 +80,13 @@ def test_one_shot_equals_begin_score_and_rank(backend):
     policy = random_policy(2, backend)
     doors = backend_for(policy.models, policy.spec, backend)
     obs = random_states(policy, 5, 0).astype(np.float32)
-    seeds, lam, wp = np.uint32([1, 2, 3, 4, 5]), np.full(5, 0.5, np.float32), np.ones(5, np.float32)
+    seeds = np.uint32([1, 2, 3, 4, 5])
+    weights = Weights(*(np.full(5, x, np.float32) for x in (0.5, 1.0, 0.0)))
     shape = Shape.of(gemrl.Knobs(n=12, k_smooth=3, value="zscore"))
-    whole = doors.decide(obs, seeds, lam, wp, shape)
+    whole = doors.decide(obs, seeds, weights, shape)
     begun = doors.begin(obs, seeds)
     scored = doors.score(begun, shape, 0, shape.candidates)
-    ranked = doors.rank(begun, scored, lam, wp, shape)
+    ranked = doors.rank(begun, scored, weights, shape)
     assert set(whole) == set(ranked)
     np.testing.assert_array_equal(scored.candidates, whole["candidates"])
     for name, values in whole.items():

@@ -17,7 +17,7 @@ from random_networks import require_backend
 from scipy.special import logsumexp
 
 import gemrl
-from gemrl.decide.select import Shape
+from gemrl.decide.select import Shape, Weights
 from gemrl.learn.bundle import Bundle
 from gemrl.learn.spec import Spec
 from gemrl.maths.mixture import row_keys, sampling_noise
@@ -259,10 +259,10 @@ def test_threads_and_batches_change_no_bit(trained):
     dimensions, policy = trained
     states = many_states(dimensions, 9)
     shape = Shape.of(gemrl.Knobs(n=70))
-    lam, wp = np.ones(9, np.float32), np.full(9, 0.4, np.float32)
+    weights = Weights(*(np.full(9, x, np.float32) for x in (1.0, 0.4, 0.0)))
     seeds = np.arange(9).astype(np.uint32)
     results = [
-        FastBackend(policy.models, policy.spec, threads).decide(states, seeds, lam, wp, shape)
+        FastBackend(policy.models, policy.spec, threads).decide(states, seeds, weights, shape)
         for threads in (1, 2, 5)
     ]
     for other in results[1:]:
@@ -299,14 +299,14 @@ def test_a_forked_child_decides_batches_too():
     policy = load_policy(dimensions, "fast")
     states, knobs = many_states(dimensions, 8), gemrl.Knobs(n=20)
     parent = FastBackend(policy.models, policy.spec, threads=2)
-    shape, ones = Shape.of(knobs), np.ones(8, np.float32)
-    expected = parent.decide(states, np.asarray(1, np.uint32), ones, ones, shape)["action"]
+    shape, weights = Shape.of(knobs), Weights(*np.ones((3, 8), np.float32))
+    expected = parent.decide(states, np.asarray(1, np.uint32), weights, shape)["action"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # JAX has threads, and the child does without JAX.
         child = os.fork()
     if child == 0:  # pragma: no cover (another process)
         signal.alarm(60)
-        found = parent.decide(states, np.asarray(1, np.uint32), ones, ones, shape)["action"]
+        found = parent.decide(states, np.asarray(1, np.uint32), weights, shape)["action"]
         os._exit(0 if np.array_equal(found, expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
 

@@ -63,7 +63,7 @@ def test_k_smooth_of_zero_is_refused():
 
 
 @pytest.mark.parametrize("value", NOT_A_WEIGHT, ids=repr)
-@pytest.mark.parametrize("name", ["lam", "wp"])
+@pytest.mark.parametrize("name", ["lam", "wp", "temperature"])
 def test_a_weight_that_is_no_finite_number_of_at_least_zero_is_refused_by_name(name, value):
     message = refusal(**{name: value})
     assert message.startswith(f"{name} = {value!r}")
@@ -71,7 +71,7 @@ def test_a_weight_that_is_no_finite_number_of_at_least_zero_is_refused_by_name(n
     assert "at least 0" in message
 
 
-@pytest.mark.parametrize("name", ["lam", "wp"])
+@pytest.mark.parametrize("name", ["lam", "wp", "temperature"])
 def test_a_weight_too_large_for_any_float_is_refused_by_name(name):
     assert refusal(**{name: 10**400}).startswith(f"{name} = 1000")
 
@@ -199,6 +199,7 @@ valid_knobs = st.builds(
     lam=weights,
     wp=weights | schedules,
     k_smooth=st.integers(1, 1000),
+    temperature=st.just(0.0) | weights,
     **{name: st.sampled_from(words) for name, words in WORDS.items()},
 )
 
@@ -226,3 +227,4 @@ def test_description_names_what_differs_from_the_defaults_and_nothing_else(knobs
     for name in WORDS:
         differs = getattr(knobs, name) != getattr(gemrl.Knobs(), name)
         assert (f"{name} {getattr(knobs, name)}" in words) == differs
+    assert ("temperature" in words) == (knobs.temperature != 0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from random_networks import ACTION_DIM, CRITICS, random_policy, random_states, require_backend
 
 import gemrl
-from gemrl.decide.backend import Scored, Shape
+from gemrl.decide.backend import Scored, Shape, Weights
 
 RANDOM = settings(max_examples=15, deadline=None, derandomize=True)
 ROWS, CANDIDATES = 4, 11
@@ -134,8 +134,8 @@ def ranked(backend, scored, lam, wp, knobs):
     rows = len(scored.log_support)
     obs = random_states(policy, rows, 0).astype(np.float32)
     begun = policy.backend.begin(obs, np.zeros((), np.uint32))
-    weights = (np.full(rows, x, np.float32) for x in (lam, wp))
-    return policy.backend.rank(begun, scored, *weights, Shape.of(knobs))
+    weights = Weights(*(np.full(rows, x, np.float32) for x in (lam, wp, 0.0)))
+    return policy.backend.rank(begun, scored, weights, Shape.of(knobs))
 
 
 @RANDOM

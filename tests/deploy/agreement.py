@@ -15,7 +15,7 @@ import numpy as np
 import gemrl
 from gemrl.decide.decision import PER_CANDIDATE
 from gemrl.deploy.export.contract import normals_of
-from gemrl.deploy.export.golden import noise_of
+from gemrl.deploy.export.golden import draw_noise_of, noise_of
 from gemrl.deploy.export.verify import open_session
 from gemrl.deploy.export.write import build, golden_data
 
@@ -60,6 +60,8 @@ def feeds_for(session, policy, states, knobs, seeds):
         "lam": np.full(len(states), knobs.lam, np.float32),
         "wp": np.full(len(states), knobs.wp, np.float32),
         "k_smooth": np.array([knobs.k_smooth]),
+        "temperature": np.full(len(states), knobs.temperature, np.float32),
+        "draw_noise": draw_noise_of(seeds, len(states), knobs.n, knobs.anchor),
     }
     ports = [*session.get_inputs(), *session.get_overridable_initializers()]
     return {port.name: feeds[port.name] for port in ports}

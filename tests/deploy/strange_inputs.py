@@ -64,7 +64,10 @@ FIELDS = {
     | STRUCTURES,
     "knobs": st.dictionaries(
         st.sampled_from(
-            ["n", "lam", "wp", "k_smooth", "source", "anchor", "support", "value", "x", b"n"]
+            [
+                *("n", "lam", "wp", "k_smooth", "source", "anchor", "support", "value"),
+                *("temperature", "x", b"n"),
+            ]
         ),
         st.integers(0, 8) | st.sampled_from(["none", "mode", "actor", "raw", "zscore", "behavior"])
         | SCALARS

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from agreement import random_policy
 
+import gemrl
 from gemrl.deploy.export.write import export_policy
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "cpp"
@@ -62,13 +63,23 @@ def exported(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def drawing(tmp_path_factory):
+    """A file that draws among its candidates."""
+    path = tmp_path_factory.mktemp("drawing") / "policy.onnx"
+    export_policy(random_policy(0), path, gemrl.Knobs(temperature=0.3))
+    return path
+
+
 def call(program, *words):
     done = subprocess.run([program, *map(str, words)], capture_output=True, text=True)
     lines = done.stdout.splitlines()
     return done.returncode, lines, done.stderr
 
 
-def test_it_repeats_the_golden_decisions(program, exported, tmp_path):
+@pytest.mark.parametrize("file", ["exported", "drawing"])
+def test_it_repeats_the_golden_decisions(program, file, request, tmp_path):
+    exported = request.getfixturevalue(file)
     about = json.loads(exported.with_suffix(".json").read_text())
     golden = about["golden"]
     repeated = 0
@@ -79,7 +90,8 @@ def test_it_repeats_the_golden_decisions(program, exported, tmp_path):
             n = case["n"]
             gate, normal = (golden[name][row][:n] for name in ("gate_noise", "normal_noise"))
             noise = tmp_path / "noise.txt"
-            noise.write_text(" ".join(map(str, [*gate, *np.ravel(normal)])))
+            draw = golden["draw_noise"][row][: n + 1] if file == "drawing" else []
+            noise.write_text(" ".join(map(str, [*gate, *np.ravel(normal), *draw])))
             code, lines, error = call(program, exported, n, f"@{noise}", *observation)
             assert (code, error) == (0, "")
             expected = {name: values[row] for name, values in case["expected"].items()}

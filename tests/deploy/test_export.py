@@ -164,6 +164,44 @@ def test_knobs_that_are_left_out_have_their_defaults(untrained):
     assert not np.array_equal(whole["score"], other["score"])
 
 
+@pytest.mark.parametrize("anchor", ["mode", "none"])
+def test_a_file_with_a_temperature_draws_alike_and_others_take_no_noise_for_it(untrained, anchor):
+    knobs = gemrl.Knobs(n=16, temperature=0.3, k_smooth=2, anchor=anchor)
+    session = session_for(untrained, knobs)
+    states, seeds = random_states(untrained, ROWS, 3), np.arange(ROWS)
+    feeds = feeds_for(session, untrained, states, knobs, seeds)
+    assert feeds["draw_noise"].shape == (ROWS, 17)
+    drawn, best = (
+        untrained.decide(states, dataclasses.replace(knobs, temperature=t), seed=seeds)
+        for t in (0.3, 0.0)
+    )
+    assert (drawn.chosen != best.chosen).any()
+    assert_same(drawn, run(session, feeds))
+    assert_same(best, run(session, feeds | {"temperature": np.zeros(ROWS, np.float32)}))
+    cold = contract_of(untrained.models, untrained.spec, gemrl.Knobs(), None)
+    assert not {"draw_noise", "temperature"} & {port.name for port in cold.inputs}
+
+
+def test_draws_that_are_infinite_are_draws_and_those_that_are_no_number_are_refused(untrained):
+    """A uniform of 0 or 1 makes an infinite one, which is the least or the most likely draw."""
+    knobs = gemrl.Knobs(n=16, temperature=0.3)
+    session = session_for(untrained, knobs)
+    states = random_states(untrained, ROWS, 3)
+    feeds = feeds_for(session, untrained, states, knobs, 0)
+
+    def with_draw(value, candidate=5):
+        noise = feeds["draw_noise"].copy()
+        noise[:, candidate] = value
+        return run(session, feeds | {"draw_noise": noise})
+
+    assert (with_draw(np.inf)["chosen"] == 5).all()
+    assert (with_draw(-np.inf)["chosen"] != 5).all()
+    assert np.isfinite(with_draw(-np.inf)["action"]).all()
+    assert np.isnan(with_draw(np.nan)["action"]).all()
+    hot = run(session, feeds | {"temperature": np.full(ROWS, np.inf, np.float32)})
+    assert np.isnan(hot["action"]).all()
+
+
 def test_each_state_can_have_weights_of_its_own_and_no_other_number_of_them(untrained, session):
     knobs = gemrl.Knobs(n=16)
     feeds = feeds_for(session, untrained, random_states(untrained, ROWS, 4), knobs, 0)

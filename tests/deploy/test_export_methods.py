@@ -142,6 +142,26 @@ def test_a_fixed_file_of_a_diffusion_has_constant_shapes_and_verifies(tmp_path):
     assert noise["shape"] == [3, 4, policy.models.actor.noise_size]
 
 
+def test_a_file_of_diffusion_ql_draws_as_the_policy_does(tmp_path):
+    policy = random_method("diffusionql", obs_dim=OBS_DIM)
+    knobs = dataclasses.replace(policy.default_knobs, n=MOST)
+    assert knobs.temperature > 0
+    session, states = session_for(policy, knobs), random_states(policy, ROWS, 4)
+    feeds = feeds_for(session, policy, states, knobs, 3)
+    drawn = decided(policy, states, knobs, MOST)
+    require_same(drawn, run(session, feeds))
+    best = decided(policy, states, dataclasses.replace(knobs, temperature=0.0), MOST)
+    assert (drawn.chosen != best.chosen).any()
+    require_same(best, run(session, feeds | {"temperature": np.zeros(1, np.float32)}))
+    # Golden decisions of several temperatures; with constant shapes too.
+    assert export_policy(policy, tmp_path / "policy.onnx", knobs)["decisions"] == 12
+    path = tmp_path / "fixed.onnx"
+    assert export_policy(policy, path, knobs, fixed=Fixed(4, 3))["decisions"] == 4
+    about = json.loads(path.with_suffix(".json").read_text())
+    shapes = {port["name"]: port["shape"] for port in about["inputs"]}
+    assert (shapes["draw_noise"], shapes["temperature"]) == ([3, 5], [3])
+
+
 def test_more_steps_add_no_weights():
     short, long = (
         build(random_method("idql", obs_dim=OBS_DIM, diffusion_steps=steps), gemrl.Knobs(wp=0.0))

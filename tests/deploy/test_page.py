@@ -303,6 +303,7 @@ def test_the_copied_code_gives_the_shown_action(explore, server, run_folder):
 def test_only_what_the_server_has_compiled_can_be_chosen(explore):
     assert explore.run("Number(document.querySelector('#n-slider').max)") == 2  # 0, 64 and 128.
     assert explore.run("document.querySelector('#k_smooth-slider').disabled")
+    assert explore.run("document.querySelector('#temperature-slider').disabled")
     words = explore.run("[...document.querySelectorAll('#source option')].map((o) => o.value)")
     assert words == ["actor"]
 

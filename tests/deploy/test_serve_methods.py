@@ -1,5 +1,6 @@
 """A real server with other methods' policies: samplers, no density, no critics."""
 
+import dataclasses
 import logging
 import threading
 import time
@@ -36,7 +37,11 @@ LACKS = {
         ({"n": 8}, "compiled"),
     ],
     "bc": [({"n": 4}, "no critics"), ({"wp": 0.5}, "no behaviour density")],
-    "ifql": [({"wp": 0.5}, "no behaviour density"), ({"anchor": "mode"}, "compiled")],
+    "ifql": [
+        ({"wp": 0.5}, "no behaviour density"),
+        ({"anchor": "mode"}, "compiled"),
+        ({"temperature": 0.5}, "temperature where a profile has one"),
+    ],
 }
 
 
@@ -104,6 +109,17 @@ def test_an_answer_does_not_depend_on_who_else_asks(server, policy, states, comp
             assert batch["action"][row] == alone.action.tolist()
             assert batch["chosen"][row] == int(alone.chosen)
     assert compiled() == []
+
+
+def test_a_server_whose_policy_draws_takes_any_temperature(states, compiled):
+    policy = random_method("diffusionql", obs_dim=OBS_DIM)
+    with Server(policy, patient()) as server, talking(server) as say:
+        before = len(compiled())
+        for temperature in (0.0, 0.1, 2.0):
+            answer = say(observation=states[0], seed=3, knobs={"temperature": temperature})
+            knobs = dataclasses.replace(policy.default_knobs, temperature=temperature)
+            assert same(answer, policy.decide(states[0], knobs, seed=3))
+        assert len(compiled()) == before > 0
 
 
 def test_the_page_is_told_what_there_is_and_what_is_not(server, policy, states, compiled):

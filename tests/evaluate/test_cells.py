@@ -358,6 +358,19 @@ def test_packed_rows_come_back_to_six_digits(tmp_path_factory, given_rows):
                 assert getattr(got, name) == value
 
 
+@pytest.mark.parametrize("write", [append_rows, pack_rows])
+def test_rows_from_before_there_was_a_knob_have_its_default(rows, write, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    write(path, rows)
+    now = read_rows(path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        assert line["knobs"].pop("temperature") == 0
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_rows(path) == now
+    assert [row.cell for row in read_rows(path)] == [row.cell for row in now]
+
+
 def damaged(line, how):
     values = json.loads(line)
     columns = values["episodes"]

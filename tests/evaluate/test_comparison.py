@@ -20,7 +20,7 @@ RECORDS = {"data": [{"task": TASK, "episodes": 9, "mean": 20.0, "best": 90.0}]}
 
 def rows_of(method, *scores, knobs=None):
     """A test row of each training seed."""
-    knobs = comparison.own_knobs(method) if knobs is None else knobs
+    knobs = comparison.published_knobs(method) if knobs is None else knobs
     return [made_row(score, knobs, method, seed) for seed, score in enumerate(scores)]
 
 
@@ -99,6 +99,22 @@ def test_a_task_on_which_all_others_diverged_leaves_the_means_as_they_are():
     means = [[part for part in parts if isinstance(part, Table)][1] for parts in (without, there)]
     assert means[0].lines == means[1].lines
     assert len(means[0].lines) > 3
+
+
+def test_a_method_that_draws_is_told_by_its_draws_at_any_temperature_above_0():
+    """A temperature depends on the data's rewards, and the best of its samples is another way."""
+    drawn, best = (
+        replace(comparison.published_knobs("diffusionql"), temperature=heat) for heat in (0.25, 0.0)
+    )
+    rows = [*ROWS, *rows_of("diffusionql", 33.0, knobs=drawn)]
+    rows += rows_of("diffusionql", 77.0, knobs=best)
+    table = next(
+        part for part in comparison.render(Facts(rows, RECORDS)) if isinstance(part, Table)
+    )
+    (line,) = table.lines
+    assert dict(zip(table.headings, line, strict=True))["Diffusion-QL"].startswith("33.0")
+    only_best = comparison.render(Facts([*ROWS, *rows_of("diffusionql", 77.0, knobs=best)], {}))
+    assert "Diffusion-QL" not in next(p for p in only_best if isinstance(p, Table)).headings
 
 
 def test_settings_that_are_not_a_methods_own_are_told():

@@ -144,6 +144,8 @@ def test_densities_are_trained_for_the_seeds_that_methods_need(tmp_path):
     assert list(Study(heavy, tmp_path).gem_seeds) == [0]
     both = replace(heavy, methods=("cql", "td3bc"))
     assert list(Study(both, tmp_path).gem_seeds) == [0, 1, 2]
+    alone = Study(replace(heavy, methods=("dt",)), tmp_path)
+    assert [run.parent.name for _, run, _ in alone._wanted(UMAZE)] == ["dt"]
     later = Study(replace(both, first_seed=1, seeds=2), tmp_path)
     assert list(later.gem_seeds) == [1, 2]
     assert {name: list(seeds) for name, seeds in later.others.items()} == {

@@ -17,7 +17,7 @@ from gemrl.decide.fast.lanes import BLOCK, ROWS
 from gemrl.decide.fast.layers import Critics, Room, Set
 from gemrl.decide.fast.proposal import MixtureNet, Options, Scales, State, Work
 from gemrl.decide.fast.vectors import LANES
-from gemrl.decide.select import Scored, Shape
+from gemrl.decide.select import Scored, Shape, Weights
 from gemrl.learn.loop import usable_cores
 from gemrl.learn.spec import Spec
 from gemrl.methods import networks
@@ -142,21 +142,21 @@ class FastBackend:
         return len(self.scales.low), hidden, self.critics.second_bias.shape[1], critics
 
     def decide(
-        self, obs: np.ndarray, seeds: np.ndarray, lam: np.ndarray, wp: np.ndarray, shape: Shape
+        self, obs: np.ndarray, seeds: np.ndarray, weights: Weights, shape: Shape
     ) -> dict[str, np.ndarray]:
         """All fields of the record, in one go."""
         rows, count = len(obs), shape.candidates
         begun, options = self.begin(obs, seeds), options_of(shape)
-        lam, wp = _own(lam), _own(wp)
+        weights = Weights(*map(_own, weights))
         record = self._record(rows, count)
 
         def run(begin: int, end: int) -> None:
             kernel.decide_rows(
-                begin, end, *begun, lam, wp, options, self._held, self._memory(count), record
+                begin, end, *begun, *weights, options, self._held, self._memory(count), record
             )
 
         self._in_threads(rows, run)
-        return _fields(record, wp)
+        return _fields(record, weights.wp)
 
     def begin(self, obs: np.ndarray, seeds: np.ndarray) -> Begun:
         """Each row's observation and seed."""
@@ -175,22 +175,22 @@ class FastBackend:
         return Scored(record.candidates, found[:, kernel.Q :], found[:, kernel.SUPPORT])
 
     def rank(
-        self, begun: Begun, scored: Scored, lam: np.ndarray, wp: np.ndarray, shape: Shape
+        self, begun: Begun, scored: Scored, weights: Weights, shape: Shape
     ) -> dict[str, np.ndarray]:
         """The record of the candidates scored so far."""
         rows, count = scored.log_support.shape
         record, options = self._record(rows, count), options_of(shape)
-        lam, wp = _own(lam), _own(wp)
+        weights = Weights(*map(_own, weights))
         record.candidates[:] = scored.candidates
         record.of_candidates[:, kernel.Q :] = scored.q
         record.of_candidates[:, kernel.SUPPORT] = scored.log_support
         self._in_threads(
             rows,
             lambda begin, end: kernel.rank_rows(
-                begin, end, begun.obs, lam, wp, options, self._held, self._memory(count), record
+                begin, end, *begun, *weights, options, self._held, self._memory(count), record
             ),
         )
-        return _fields(record, wp)
+        return _fields(record, weights.wp)
 
     def dense_share(self, obs: np.ndarray, shape: Shape) -> np.ndarray:
         """The share of the dense arithmetic that these states' candidates took."""

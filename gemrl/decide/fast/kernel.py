@@ -28,7 +28,7 @@ from gemrl.decide.fast.proposal import (
 )
 from gemrl.decide.fast.vectors import LANES
 from gemrl.maths.audits import VIOLATION_Z
-from gemrl.maths.score import MIN_STD
+from gemrl.maths.score import DRAW, MIN_STD
 
 # Columns of a record: of each candidate and of each state.
 LCB, SUPPORT, SUPPORT_Z, SCORE, Q = range(5)
@@ -144,9 +144,21 @@ def nearest(action: Any, means: Any) -> Any:
 
 
 @compiled
+def perturbed(scores: Any, seeds: Any, temperature: float, out: Any) -> None:
+    """`maths.score.perturbed` with `draw_noise` of a row's seed and number, into `out`."""
+    high, low = hashed(0, np.int64(seeds[0]), np.int64(seeds[1]))
+    high, low = hashed(high, low, DRAW)
+    for c in range(len(scores)):
+        word, _ = hashed(high, low, c)
+        uniform = np.float32(((word >> 9) + 0.5) * 2.0**-23)
+        noise = -np.log(-np.log(uniform))
+        out[c] = scores[c] + np.float32(temperature) * noise
+
+
+@compiled
 def rank(
-    state: State, behavior: MixtureNet, scales: Scales, options: Options, lam: float, wp: float,
-    row: int, record: Record, work: Work,
+    state: State, behavior: MixtureNet, scales: Scales, options: Options, seeds: Any, lam: float,
+    wp: float, temperature: float, row: int, record: Record, work: Work,
 ) -> None:  # fmt: skip
     """Score the candidates of one state, choose, and audit (Eq. 3, 4, 8, 9, 14, 15)."""
     found, audit, candidates = (
@@ -171,10 +183,15 @@ def rank(
         standardize(lcb, score)
         value = score
     ranked = support if options.raw_support else z
-    best = 0
     for c in range(count):
         score[c] = value[c] + np.float32(wp) * ranked[c]
-        if score[c] > score[best]:
+    drawn = score
+    if temperature > 0:
+        drawn = work.value[:count]
+        perturbed(score, seeds, temperature, drawn)
+    best = 0
+    for c in range(count):
+        if drawn[c] > drawn[best]:
             best = c
     action = record.action[row]
     top = min(options.k_smooth, count)
@@ -183,7 +200,7 @@ def rank(
             action[d] = candidates[best, d]
         audit[EXECUTED_SUPPORT], audit[EXECUTED_Z] = support[best], z[best]
     else:
-        order = np.argsort(-score, kind="mergesort")
+        order = np.argsort(-drawn, kind="mergesort")
         for d in range(dims):
             total = np.float32(0)
             for place in range(top):
@@ -221,8 +238,8 @@ def score_row(
 
 @entry
 def decide_rows(
-    begin: int, end: int, obs: Any, seeds: Any, lam: Any, wp: Any, options: Options, policy: Held,
-    memory: Held, record: Record,
+    begin: int, end: int, obs: Any, seeds: Any, lam: Any, wp: Any, temperature: Any,
+    options: Options, policy: Held, memory: Held, record: Record,
 ) -> None:  # fmt: skip
     """Decide rows `begin` to `end - 1`; `seeds` [B, 2] are each row's seed and number."""
     parts, room = policy.parts, memory.parts
@@ -230,7 +247,10 @@ def decide_rows(
     state, _, _, work = room
     for row in range(begin, end):
         score_row(row, obs, seeds, 0, options, parts, room, record)
-        rank(state, behavior, scales, options, lam[row], wp[row], row, record, work)
+        rank(
+            state, behavior, scales, options, seeds[row], lam[row], wp[row], temperature[row], row,
+            record, work,
+        )  # fmt: skip
 
 
 @entry
@@ -246,12 +266,15 @@ def score_rows(
 
 @entry
 def rank_rows(
-    begin: int, end: int, obs: Any, lam: Any, wp: Any, options: Options, policy: Held,
-    memory: Held, record: Record,
+    begin: int, end: int, obs: Any, seeds: Any, lam: Any, wp: Any, temperature: Any,
+    options: Options, policy: Held, memory: Held, record: Record,
 ) -> None:  # fmt: skip
     """Only rank: candidates, values and support are in the record."""
     actor, behavior, critics, scales = policy.parts
     state, _, room, work = memory.parts
     for row in range(begin, end):
         look(obs[row], actor, behavior, critics, scales, state, room)
-        rank(state, behavior, scales, options, lam[row], wp[row], row, record, work)
+        rank(
+            state, behavior, scales, options, seeds[row], lam[row], wp[row], temperature[row], row,
+            record, work,
+        )  # fmt: skip

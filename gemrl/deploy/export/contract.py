@@ -48,7 +48,7 @@ class Contract(NamedTuple):
 
 
 VALUED = {
-    "chosen": ("int64", "index of the top candidate; 0 is the anchor where there is one"),
+    "chosen": ("int64", "index of the chosen candidate; 0 is the anchor where there is one"),
     "score": ("float32", "what the chosen candidate was ranked by"),
     "lcb": ("float32", "lower confidence bound on the chosen candidate's value"),
 }
@@ -87,6 +87,12 @@ def contract_of(models: Models, spec: Spec, knobs: Knobs, fixed: Fixed | None) -
         inputs.append(_weight("lam", knobs.lam, fixed, "critics' deviations taken off their mean"))
     if critics and density:
         inputs.append(_weight("wp", float(knobs.wp), fixed, "weight of support against value"))  # pyright: ignore[reportArgumentType]
+    if critics and knobs.temperature > 0:
+        meaning = "0 for the best candidate; above, one is drawn by exp(score / temperature)"
+        inputs.append(_weight("temperature", knobs.temperature, fixed, meaning))
+        size: Size = "N + 1" if fixed is None else fixed.n + 1
+        meaning = "-log(-log u) of u uniform in (0, 1); the first is the anchor's, if there is one"
+        inputs.append(Port("draw_noise", "float32", (batch, size), meaning))
     if critics and fixed is None:
         meaning = "the mean of this many best candidates is executed; at least 1"
         inputs.append(Port("k_smooth", "int64", (1,), meaning, knobs.k_smooth))

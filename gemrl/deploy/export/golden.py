@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -19,6 +20,7 @@ from gemrl.decide.policy import Policy
 from gemrl.deploy.export.contract import Contract, Fixed, normals_of
 from gemrl.maths.audits import VIOLATION_Z
 from gemrl.maths.mixture import sampling_noise
+from gemrl.maths.score import draw_noise, perturbed
 
 SEED = 0
 POOL = 32
@@ -33,6 +35,7 @@ TOLERANCE = 1e-4
 
 LAMS = (0.0, 0.5, 1.0, 2.0)
 WPS = (0.4, 0.0, 1.0, 3.0)
+COOLER = (1.0, 0.5, 0.0, 0.25)
 
 
 class Case(NamedTuple):
@@ -58,10 +61,29 @@ def noise_of(seed: int | np.ndarray, rows: int, n: int, size: int) -> tuple[np.n
 @partial(jax.jit, static_argnums=(1, 2))
 def _noise(pairs: Array, n: int, size: int) -> tuple[Array, Array]:
     def one(pair: Array) -> tuple[Array, Array]:
-        key = jax.random.fold_in(jax.random.key(pair[0]), pair[1])
-        return sampling_noise(key, n, size)
+        return sampling_noise(_key(pair), n, size)
 
     return jax.vmap(one)(pairs)
+
+
+def draw_noise_of(seed: int | np.ndarray, rows: int, n: int, anchor: str) -> np.ndarray:
+    """The `draw_noise` [B, N + 1] with which `policy.decide` draws among candidates: one for each,
+    after a zero where there is no anchor.
+    """
+    pairs = seed_pairs(np.asarray(seed, np.uint32), rows)
+    if anchor == "none":
+        return np.pad(np.asarray(_draw_noise(pairs, n)), ((0, 0), (1, 0)))
+    return np.asarray(_draw_noise(pairs, n + 1))
+
+
+@partial(jax.jit, static_argnums=1)
+def _draw_noise(pairs: Array, count: int) -> Array:
+    return jax.vmap(lambda pair: draw_noise(_key(pair), count))(pairs)
+
+
+def _key(pair: Array) -> Array:
+    """The key of a row, of its seed and number."""
+    return jax.random.fold_in(jax.random.key(pair[0]), pair[1])
 
 
 def states_near_data(policy: Policy) -> np.ndarray:
@@ -101,12 +123,13 @@ def golden(
 
     most = max(case.knobs[0].n for case in cases)
     wanted = NUMBERS // max(1, most * (size + 1))
-    clearest = np.argsort(-_clarity(cases, decisions), kind="stable")
+    drawn = draw_noise_of(SEED, len(states), most, knobs.anchor)
+    clearest = np.argsort(-_clarity(cases, decisions, drawn), kind="stable")
     kept = np.sort(clearest[: min(KEPT, max(1, wanted))])
-    noise = noise_of(SEED, len(states), most, size)
+    noise = (*noise_of(SEED, len(states), most, size), drawn)
     named = {port.name for port in contract.inputs}
     plain: dict[str, Any] = {"observation": _numbers(states[kept])}
-    for name, values in zip(("gate_noise", "normal_noise"), noise, strict=True):
+    for name, values in zip(("gate_noise", "normal_noise", "draw_noise"), noise, strict=True):
         if name in named:
             plain[name] = _numbers(values[kept])
     plain["cases"] = [
@@ -129,11 +152,16 @@ def _cases(policy: Policy, knobs: Knobs, fixed: Fixed | None, rows: int, most: i
     """The calls: no candidates, one and many, with defaults and with knobs of each state."""
     weighed = policy.models.behavior is not None
     varied = [
-        replace(knobs, lam=LAMS[row % 4], wp=WPS[row % 4] if weighed else 0.0)
+        replace(
+            knobs,
+            lam=LAMS[row % 4],
+            wp=WPS[row % 4] if weighed else 0.0,
+            temperature=COOLER[row % 4] * knobs.temperature,
+        )
         for row in range(rows)
     ]
     if fixed is not None:
-        return [Case([replace(one, n=fixed.n) for one in varied], ("lam", "wp"))]
+        return [Case([replace(one, n=fixed.n) for one in varied], ("lam", "wp", "temperature"))]
     if not policy.models.critics:
         return [Case([knobs] * rows, ())]
     # Where there is no anchor there must be a sample.
@@ -141,7 +169,10 @@ def _cases(policy: Policy, knobs: Knobs, fixed: Fixed | None, rows: int, most: i
     few = [Case([replace(knobs, n=n, k_smooth=1)] * rows, ("k_smooth",)) for n in least]
     many = [
         Case([replace(knobs, n=most)] * rows, ()),
-        Case([replace(one, n=most, k_smooth=4) for one in varied], ("lam", "wp", "k_smooth")),
+        Case(
+            [replace(one, n=most, k_smooth=4) for one in varied],
+            ("lam", "wp", "temperature", "k_smooth"),
+        ),
     ]
     return few + many
 
@@ -157,14 +188,18 @@ def _outputs(decision: Decision, contract: Contract) -> dict[str, np.ndarray]:
     }
 
 
-def _clarity(cases: list[Case], decisions: list[Decision]) -> np.ndarray:
+def _clarity(cases: list[Case], decisions: list[Decision], drawn: np.ndarray) -> np.ndarray:
     """How far each state is from another choice or flag, so that rounding cannot change it."""
     margins = []
     for case, decision in zip(cases, decisions, strict=True):
         k = case.knobs[0].k_smooth
-        best = -np.sort(-decision.score, axis=1)[:, : k + 1]
+        count = decision.score.shape[1]
+        noise = drawn[:, case.knobs[0].anchor == "none" :][:, :count]
+        heat = np.array([knobs.temperature for knobs in case.knobs], np.float32)[:, None]
+        ranked = np.asarray(perturbed(*map(jnp.asarray, (decision.score, noise, heat))))
+        best = -np.sort(-ranked, axis=1)[:, : k + 1]
         if best.shape[1] > 1:
-            margins.append(-np.diff(best, axis=1).max(axis=1) / np.abs(decision.score).max())
+            margins.append(-np.diff(best, axis=1).max(axis=1) / np.abs(ranked).max())
         for z in (decision.chosen_support_z, decision.executed_support_z):
             # Without a density there is no z, and no flag that could change.
             margins.append(np.where(np.isnan(z), np.inf, np.abs(z - VIOLATION_Z)))

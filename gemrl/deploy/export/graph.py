@@ -95,10 +95,18 @@ def rank(
         support = log_support if knobs.support == "raw" else support_z
         score = g.add("Add", score, g.add("Mul", g.add("Unsqueeze", "wp", [1]), support))
 
+    ranked = score
+    if knobs.temperature > 0:
+        noise = "draw_noise"
+        if knobs.anchor == "none":
+            noise = g.add("Slice", noise, [1], [np.iinfo(np.int64).max], [1])
+        # Gumbel noise made of a uniform 0 or 1 is infinite, and no finite one comes near these.
+        noise = g.add("Clip", noise, -100.0, 100.0)
+        ranked = g.add("Add", score, g.add("Mul", g.add("Unsqueeze", "temperature", [1]), noise))
     # TopK takes the lower index of equal scores. -0.0 must tie with 0.0, and a comparison with NaN
     # must not reach it; an action from such scores is refused below.
-    usable = g.add("And", _is_finite(g, score), g.add("Not", g.add("Equal", score, 0.0)))
-    held = g.add("Where", usable, score, 0.0)
+    usable = g.add("And", _is_finite(g, ranked), g.add("Not", g.add("Equal", ranked, 0.0)))
+    held = g.add("Where", usable, ranked, 0.0)
     _, best = g.add_several("TopK", 2, held, sizes.best, axis=1, largest=1, sorted=1)
     chosen = g.add("Slice", best, [0], [1], [1])
 
@@ -110,7 +118,7 @@ def rank(
     # A mean of actions at a bound can pass it by rounding.
     executed = clipped(g, averaged, spec.action_low, spec.action_high)
     made = {
-        "action": _where_finite(g, score, g.add("Squeeze", executed, [1])),
+        "action": _where_finite(g, ranked, g.add("Squeeze", executed, [1])),
         "chosen": g.add("Squeeze", chosen, [1]),
         "score": of_chosen(score),
         "lcb": of_chosen(lcb),

@@ -107,6 +107,8 @@ def golden_inputs(about: dict[str, Any], case: dict[str, Any], rows: np.ndarray)
         if name in named:
             # A smaller set of candidates is a prefix of a larger one.
             feeds[name] = np.array(golden[name], np.float32)[rows, : case["n"]]
+    if "draw_noise" in named:
+        feeds["draw_noise"] = np.array(golden["draw_noise"], np.float32)[rows, : case["n"] + 1]
     for name, values in case["given"].items():
         given = np.array(values, named[name])
         feeds[name] = given if name == "k_smooth" else given[rows]

@@ -43,11 +43,12 @@ def export_policy(
 ) -> dict[str, Any]:
     """Write the whole decision as an ONNX file; gives what `verify` says of it.
 
-    `knobs` are the defaults of the file: λ, w_p and k_smooth can be given anew at each call, n
-    follows from the noise, and source, anchor, support and value are fixed. With `fixed` all shapes
-    and k_smooth are constant. `states` [R, S] are where golden decisions are made; without them
-    they are drawn around the scaler's mean. The file of a policy that looks back takes packed
-    contexts for observations, and the JSON says under "history" how one is made.
+    `knobs` are the defaults of the file: λ, w_p, k_smooth and a temperature above 0 can be given
+    anew at each call, n follows from the noise, and source, anchor, support, value and a
+    temperature of 0 are fixed. With `fixed` all shapes and k_smooth are constant. `states` [R, S]
+    are where golden decisions are made; without them they are drawn around the scaler's mean. The
+    file of a policy that looks back takes packed contexts for observations, and the JSON says under
+    "history" how one is made.
     """
     out = Path(out)
     if out.suffix != ".onnx":

@@ -100,8 +100,9 @@ export class LineChart extends Figure {
 
   /** How high the highest peak is, where it leaves the picture. */
   peak([, top], levels) {
-    const [, high] = extent(levels.flat());
-    if (high <= top) return [];
+    const known = levels.flat().filter(Number.isFinite);
+    const [, high] = extent(known);
+    if (known.length === 0 || high <= top) return [];
     return [draw("text", { class: "level-name", x: LEFT + 14, y: TOP + 10 }, `peak ${number(high)}${this.unit}`)];
   }
 

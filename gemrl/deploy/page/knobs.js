@@ -21,6 +21,9 @@ function possible(meta, name, values) {
   return typeof values[0] === "number" ? [...known].sort((a, b) => a - b) : values.filter((value) => known.has(value));
 }
 
+/** Any temperature up to 5, or none where the server has no compiled program that draws. */
+const temperatures = (meta) => (meta.compiled && !meta.compiled.some((shape) => shape.draws) ? listed([0]) : evenly(5, 0.05));
+
 const SYMBOLS = { n: "N", lam: "λ", wp: "w_p", k_smooth: "k_smooth" };
 
 const weightText = (wp) => (typeof wp === "object" ? `${wp.start} → ${wp.end} over ${wp.horizon}` : String(wp));
@@ -41,6 +44,7 @@ export class KnobPanel {
       anchor: word("anchor"),
       support: word("support"),
       value: word("value"),
+      temperature: new SliderControl("temperature", "temperature, 0 takes the best", temperatures(meta), change),
       start: new NumberControl("start", "w_p at the start", change, 0.05),
       horizon: new NumberControl("horizon", "steps until w_p is reached", change, 1),
       t: new NumberControl("t", "t, step of the episode", change, 1),
@@ -63,6 +67,7 @@ export class KnobPanel {
       n: controls.n.value, lam: controls.lam.value, wp, k_smooth: controls.k_smooth.value,
       source: controls.source.value, anchor: controls.anchor.value,
       support: controls.support.value, value: controls.value.value,
+      temperature: controls.temperature.value,
     };
   }
 
@@ -129,14 +134,14 @@ export class KnobPanel {
     const schedule = make("label", { className: "check" }, this.scheduled, make("span", { textContent: "w_p follows a cosine schedule" }));
     this.schedule = make("div", { className: "twos" }, controls.start.element, controls.horizon.element);
     const limited = make("p", { className: "muted", hidden: !this.meta.compiled, textContent:
-      "This server decides with compiled programs, for the N, k_smooth and words of its profiles alone. For policies that the fast backend decides all are free." });
+      "This server decides with compiled programs, for the N, k_smooth and words of its profiles alone, and draws only where one of them does. For policies that the fast backend decides all are free." });
     const first = make("p", { className: "muted", hidden: !this.meta.history, textContent:
       "This policy looks back at an episode's steps. Here a state counts as the first of an episode." });
     container.append(
       limited, first,
       make("div", { className: "twos" }, this.profile.element, make("div", { className: "control end" }, this.reset)),
       controls.n.element, controls.lam.element, controls.wp.element, schedule, this.schedule, controls.t.element,
-      controls.k_smooth.element,
+      controls.k_smooth.element, controls.temperature.element,
       make("div", { className: "twos" }, controls.source.element, controls.anchor.element, controls.support.element, controls.value.element));
   }
 
@@ -153,7 +158,7 @@ export class KnobPanel {
     this.schedule.hidden = !schedule;
     controls.t.element.hidden = !this.#stepCounts();
     const usual = typeof meta.knobs.wp === "object" ? meta.knobs.wp.end : meta.knobs.wp;
-    for (const name of ["n", "lam", "k_smooth", "source", "anchor", "support", "value"]) controls[name].compare(meta.knobs[name]);
+    for (const name of ["n", "lam", "k_smooth", "temperature", "source", "anchor", "support", "value"]) controls[name].compare(meta.knobs[name]);
     controls.wp.compare(usual);
     this.profile.value = this.#profileNow();
     this.reset.disabled = this.changes.length === 0;

@@ -133,6 +133,7 @@ def _knobs(limits: dict[str, Any]) -> Schema:
             "wp": {"oneOf": [weight, schedule]},
             "k_smooth": {"type": "integer", "minimum": 1, "maximum": MAX_CANDIDATES},
             **{name: {"type": "string", "enum": list(words)} for name, words in WORDS.items()},
+            "temperature": weight,
         },
     }
 

@@ -248,7 +248,8 @@ class Reader:
             raise KnobError(
                 f"{knobs.describe()}: this server decides with compiled programs of fixed shape, "
                 f"with n of {', '.join(map(str, sizes))} and the other words of its profiles; lam "
-                "and wp are free. All knobs are for policies that the fast backend decides"
+                "and wp are free, and so is temperature where a profile has one above 0. All knobs "
+                "are for policies that the fast backend decides"
             )
         return knobs
 

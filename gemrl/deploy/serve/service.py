@@ -309,6 +309,8 @@ class Service:
     def _warm(self) -> list[Knobs]:
         """Every kind of knobs that is compiled before the server says ready."""
         given = [self.knobs, *self.profiles.values()]
+        # Where a profile draws, a request may ask for the best as well.
+        given += [dataclasses.replace(one, temperature=0.0) for one in given]
         anchors = [
             dataclasses.replace(one, n=0, anchor="mode" if one.anchor == "none" else one.anchor)
             for one in given

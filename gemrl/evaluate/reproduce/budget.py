@@ -9,6 +9,8 @@ from gemrl.methods import gem, method_named
 
 BASELINES = ("iql", "bc")
 """Methods that are trained with GEM."""
+WITHOUT_CRITICS = ("bc", "dt")
+"""Methods that GEM's rule cannot execute, and that need no density."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Every method that a study has trained, as its own paper deploys it, beside GEM and the data."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,10 @@ import numpy as np
 from gemrl.data.dataset import Dataset
 from gemrl.data.tasks import TASKS, task_named
 from gemrl.decide.knobs import Knobs
+from gemrl.decide.policy import own_knobs
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.choose import score_of
-from gemrl.evaluate.reproduce.budget import BASELINES
+from gemrl.evaluate.reproduce.budget import BASELINES, WITHOUT_CRITICS
 from gemrl.evaluate.reproduce.document import Table
 from gemrl.evaluate.reproduce.facts import Facts
 from gemrl.evaluate.reproduce.lines import label
@@ -24,6 +26,8 @@ from gemrl.evaluate.reproduce.select import (
 )
 from gemrl.evaluate.reproduce.study import DIVERGED, SETTINGS, Study
 from gemrl.evaluate.rows import Row
+from gemrl.learn.bundle import MANIFEST, load_manifest
+from gemrl.learn.spec import Spec
 from gemrl.maths.statistics import (
     interquartile_mean,
     normalized_score,
@@ -31,7 +35,6 @@ from gemrl.maths.statistics import (
 )
 from gemrl.methods import METHODS
 
-WITHOUT_CRITICS = ("bc", "dt")
 DATA = "data"
 """Name of the records with the data's own returns."""
 TITLES = {
@@ -42,10 +45,23 @@ TITLES = {
 """How the paper's tables write each method."""
 
 
-def own_knobs(method: str) -> Knobs:
-    """The knobs with which a method's own paper executes its policy."""
+def published_knobs(method: str) -> Knobs:
+    """The knobs with which a method's own paper executes its policy, a temperature being of values
+    in units of the paper's rewards.
+    """
     deploy = METHODS[method].deploy
     return BASELINE if deploy is None else Knobs(**deploy)
+
+
+def own_rows(rows: Iterable[Row], method: str, task: str | None = None) -> list[Row]:
+    """The test rows of a method's own deployment; a temperature depends on the data's rewards."""
+    own = published_knobs(method)
+    return [
+        row
+        for row in pick(rows, task=task, method=method)
+        if row.knobs | {"temperature": own.temperature} == own.to_json()
+        and (row.knobs["temperature"] > 0) == (own.temperature > 0)
+    ]
 
 
 def own_cell(study: Study, task: str, method: str, seed: int) -> Cell:
@@ -54,9 +70,15 @@ def own_cell(study: Study, task: str, method: str, seed: int) -> Cell:
     Own rules have w_p = 0, so that the density changes no decision.
     """
     if method in (*BASELINES, *WITHOUT_CRITICS):
-        return study.cell(task, method, seed, own_knobs(method))
+        return study.cell(task, method, seed, published_knobs(method))
     density = study.density(task, seed)
-    return study.cell(task, method, seed, own_knobs(method), density=density)
+    cell = study.cell(task, method, seed, published_knobs(method), density=density)
+    trained = all((run / MANIFEST).exists() for run in (cell.run, density))
+    if cell.knobs.temperature == 0 or not trained:
+        return cell
+    # With the density values are in the units of its rewards.
+    spec = Spec.from_json(load_manifest(density)["spec"])
+    return replace(cell, knobs=own_knobs(load_manifest(cell.run), spec))
 
 
 def collect(study: Study) -> None:
@@ -90,7 +112,7 @@ def render(facts: Facts) -> list[str | Table]:
     """A table of tasks and methods; nothing where no method beside the first three was trained."""
     rows = last_step(facts.rows)
     methods = [name for name in METHODS if name not in ("gem", "iql", "bc")]
-    of_methods = {name: pick(rows, method=name, knobs=own_knobs(name)) for name in methods}
+    of_methods = {name: own_rows(rows, name) for name in methods}
     lost = diverged(facts)
     methods = [name for name in methods if of_methods[name] or name in {m for _, m in lost}]
     if not methods:
@@ -136,8 +158,9 @@ def _of_method(rows: Sequence[Row], task: str, method: str, n: int) -> list[Row]
     """Test rows of a method's own deployment; GEM's with the knobs that were chosen."""
     if method == "gem" and not sweep_rows(rows, task):
         return []
-    knobs = chosen_knobs(rows, task, n) if method == "gem" else own_knobs(method)
-    return pick(rows, task=task, method=method, knobs=knobs)
+    if method != "gem":
+        return own_rows(rows, method, task)
+    return pick(rows, task=task, method=method, knobs=chosen_knobs(rows, task, n))
 
 
 Lost = dict[tuple[str, str], list[dict[str, Any]]]

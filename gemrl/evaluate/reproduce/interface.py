@@ -13,15 +13,14 @@ from gemrl.data.tasks import task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.choose import choose, score_of
-from gemrl.evaluate.reproduce.budget import BASELINES
+from gemrl.evaluate.reproduce.budget import BASELINES, WITHOUT_CRITICS
 from gemrl.evaluate.reproduce.comparison import (
     TITLES,
-    WITHOUT_CRITICS,
     diverged,
     diverged_words,
     other_settings,
     own_cell,
-    own_knobs,
+    own_rows,
 )
 from gemrl.evaluate.reproduce.document import Document, Table
 from gemrl.evaluate.reproduce.facts import Facts
@@ -101,7 +100,7 @@ def render(facts: Facts) -> Document:
                 continue
             own, papers, best = _of_common_seeds(
                 (
-                    pick(of_method, method=method, knobs=own_knobs(method)),
+                    own_rows(of_method, method),
                     pick(of_method, method=method, knobs=paper_knobs(task, n)),
                     [
                         row
@@ -117,7 +116,8 @@ def render(facts: Facts) -> Document:
             used += [*own, *papers, *best]
             changed = change(best, own)
             violation = changed.audits[0]
-            line = [task, TITLES[method], own_knobs(method).describe(), str(score_of(own))]
+            own_way = Knobs.from_json(own[0].knobs).describe()
+            line = [task, TITLES[method], own_way, str(score_of(own))]
             line += [str(score_of(papers)), ", ".join(told), str(score_of(best)), changed.cells[0]]
             line += ["–" if violation is None else f"{violation:+.4f}"]
             lines.append((*line, str(len({row.train_seed for row in best}))))

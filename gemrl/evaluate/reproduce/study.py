@@ -13,7 +13,7 @@ from gemrl.data.storage import genuine_path, regenerated_path, write_text
 from gemrl.data.tasks import Task, task_named
 from gemrl.errors import ConfigError, DataError
 from gemrl.evaluate.cells import Cell, Runner, run_cells
-from gemrl.evaluate.reproduce.budget import BASELINES, Budget, shown
+from gemrl.evaluate.reproduce.budget import BASELINES, WITHOUT_CRITICS, Budget, shown
 from gemrl.evaluate.reproduce.select import (
     KnobsOf,
     knobs_of,
@@ -61,7 +61,8 @@ class Study:
         """Seeds of GEM, or of the densities that other methods need."""
         if self.budget.gem:
             return self.seeds
-        return max(self.others.values(), key=len)
+        needed = (seeds for name, seeds in self.others.items() if name not in WITHOUT_CRITICS)
+        return max(needed, key=len, default=range(0))
 
     @property
     def others(self) -> dict[str, range]:

@@ -21,7 +21,7 @@ from gemrl.evaluate.tune.estimate import (
 )
 from gemrl.evaluate.tune.fqe import FqeConfig
 from gemrl.evaluate.tune.recommend import recommend, too_little
-from gemrl.progress import bar
+from gemrl.progress import bar, say
 
 __all__ = ["Budget", "Grid", "grid_for", "tune"]
 
@@ -74,6 +74,9 @@ def grid_for(
         )
     default = policy.knobs_for(policy.bundle.manifest["task"])
     default = default if n is None else replace(default, n=n)
+    if default.temperature > 0:
+        say("settings are compared by the candidates that they rank best: with a temperature of 0")
+        default = replace(default, temperature=0.0)
     return grid_of(default, (0.0,) if lams is None else lams, WEIGHTS if wps is None else wps)
 
 
