@@ -49,12 +49,7 @@ class Bundle:
 
     def read_data(self, source: str | None = None) -> Dataset:
         """The dataset that it was trained on, read as it was then; `source` is its place now."""
-        about = self.manifest["dataset"]
-        place = source or about["source"]
-        reading = dict(about.get("reading", {}))
-        if not is_log(place):
-            reading.pop("columns", None)  # The same data may be given as another kind of file.
-        return load_dataset(place, task=self.manifest["task"], **reading)
+        return data_of(self.manifest, source)
 
     def split(self, data: Dataset) -> tuple[np.ndarray, np.ndarray]:
         """Rows of its dataset that it was trained on, and rows that were held out."""
@@ -66,6 +61,16 @@ class Bundle:
             )
         config = self.manifest["config"]
         return data.split_episodes(config["holdout"], config["seed"])
+
+
+def data_of(manifest: dict[str, Any], source: str | None = None) -> Dataset:
+    """The dataset of a training, read as it was then; `source` is its place now."""
+    about = manifest["dataset"]
+    place = source or about["source"]
+    reading = dict(about.get("reading", {}))
+    if not is_log(place):
+        reading.pop("columns", None)  # The same data may be given as another kind of file.
+    return load_dataset(place, task=manifest["task"], **reading)
 
 
 def config_to_json(config: MethodConfig) -> dict[str, Any]:

@@ -154,6 +154,23 @@ def test_densities_are_trained_for_the_seeds_that_methods_need(tmp_path):
     }
 
 
+def test_a_method_without_critics_alone_has_scores_beside_the_datas_and_no_density(tmp_path):
+    given = {"dt": {"batch_size": 4, "hidden": (8,), "blocks": 1, "context": 3}}
+    budget = replace(SMALL, gem=False, methods=("dt",), method_steps=2, method_settings=given)
+    alone = Study(budget, tmp_path, here)
+    reproduce(["scores"], alone)
+    assert [path.name for path in (tmp_path / "runs" / UMAZE).iterdir()] == ["dt"]
+    assert [record["task"] for record in alone.records("data")] == [UMAZE]
+    (line,) = (s for s in (tmp_path / "scores.md").read_text().splitlines() if UMAZE in s[:20])
+    assert line.count("±") == 1
+
+
+def test_without_any_training_there_are_no_data_to_tell_of(tmp_path):
+    budget = replace(SMALL, gem=False, methods=("td3bc",))
+    with pytest.raises(ConfigError, match=f"no training of {UMAZE}"):
+        Study(budget, tmp_path, here).dataset(UMAZE)
+
+
 def test_without_gem_methods_have_rows_of_both_rules_and_gem_has_none(without_gem):
     rows = facts_of(without_gem.out).rows
     assert {row.method for row in rows} == {"td3bc"}

@@ -22,7 +22,7 @@ from gemrl.evaluate.reproduce.select import (
 )
 from gemrl.evaluate.rows import Row
 from gemrl.evaluate.workers import processes
-from gemrl.learn.bundle import MANIFEST, config_to_json, load_bundle, load_manifest
+from gemrl.learn.bundle import MANIFEST, config_to_json, data_of, load_manifest
 from gemrl.learn.divergence import divergence_of
 from gemrl.learn.parallel import job, run_jobs
 from gemrl.learn.train import baseline, snapshot, started
@@ -195,13 +195,16 @@ class Study:
         """Of another method that is a result, which tables tell; without GEM there is none."""
         return run.parent.name in self.others
 
+    def _manifest(self, run: Path) -> dict[str, Any] | None:
+        """What a training that has come to its end was of; None where there is no such one."""
+        if self._may_diverge(run) and divergence_of(run) is not None:
+            return started(run)
+        return load_manifest(run) if (run / MANIFEST).exists() else None
+
     def _trained(self, task: str, run: Path, config: MethodConfig) -> bool:
         """Whether a training has come to its end, which may be that it diverged."""
-        if self._may_diverge(run) and divergence_of(run) is not None:
-            manifest = started(run)
-        elif (run / MANIFEST).exists():
-            manifest = load_manifest(run)
-        else:
+        manifest = self._manifest(run)
+        if manifest is None:
             return False
         data = Path(manifest["dataset"]["source"]).stem
         wanted = self._file(task_named(task))
@@ -252,7 +255,10 @@ class Study:
 
     def dataset(self, task: str) -> Dataset:
         """The data that a task's policies were trained on."""
-        return load_bundle(self.density(task, self.budget.first_seed)).read_data()
+        for _, run, _ in self._wanted(task):
+            if (manifest := self._manifest(run)) is not None:
+                return data_of(manifest)
+        raise ConfigError(f"{self.out} has no training of {task}, and so none of its data")
 
     def evaluate(self, cells: Iterable[Cell]) -> list[Row]:
         """The rows of the cells, of which those that are missing are run."""
