@@ -5,11 +5,13 @@
 Without tasks, all that the study has. A cell's rows are replaced by the study's, and so are the
 records of a task; what the study does not have stays. Of a policy that was trained anew no older
 row stays.
-Pages stay with the study: Markdown and plots are what docs/results shows.
+Pages stay with the study: Markdown and plots are what docs/results shows. Tables that
+docs/results.md quotes from there are brought up to date.
 """
 
 import argparse
 import json
+import re
 from collections.abc import Collection, Container, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,6 +170,28 @@ def pack(study: Path, results: Path, tasks: Sequence[str]) -> None:
         _write(results / "records" / f"{DIVERGED}.jsonl", list(kept.values()))
 
 
+# A quoted table begins with the page, the section and the label that it has there.
+QUOTED = re.compile(r"(<!-- ([\w-]+\.md), (.+?): (.+?) -->\n\n)((?:\|.*\n)+)")
+
+
+def with_tables(text: str, results: Path) -> str:
+    """A page with the tables that it quotes from the pages of the results as they are now."""
+
+    def quote(found: re.Match[str]) -> str:
+        mark, page, section, label, _ = found.groups()
+        return mark + _table(results / page, section, label)
+
+    return QUOTED.sub(quote, text)
+
+
+def _table(page: Path, section: str, label: str) -> str:
+    for part in re.split(r"^#+ ", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
+        found = re.search(rf"^\*\*{re.escape(label)}\*\*\n\n((?:\|.*\n)+)", part, re.MULTILINE)
+        if part.startswith(section + "\n") and found:
+            return found[1]
+    raise SystemExit(f"{page} has no table {label!r} in a section {section!r}")
+
+
 def _write(place: Path, records: Sequence[dict[str, Any]]) -> None:
     write_text(place, "".join(json.dumps(record) + "\n" for record in records))
 
@@ -189,6 +213,9 @@ def main() -> None:
                 written.unlink()
             else:
                 print(written)
+    quoting = args.into.with_suffix(".md")
+    if quoting.exists():
+        write_text(quoting, with_tables(quoting.read_text(encoding="utf-8"), args.into))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -23,6 +24,26 @@ def product(x: Float[Array, "*b i"], weight: Float[Array, "i o"]) -> Float[Array
     return (rows @ weight).reshape(*x.shape[:-1], weight.shape[-1])
 
 
+SMALLEST_DRAW = 4096
+
+
+def uniform(key: Key[Array, ""], shape: tuple[int, ...], limit: float) -> Float[Array, "..."]:
+    """Fresh weights within `limit`: the bits of `jax.random.uniform` for this shape.
+
+    They are the first of a larger number that many shapes share. Each shape would otherwise compile
+    a program of its own, and fresh networks have so many that they took a fifth of a first start.
+    """
+    count = SMALLEST_DRAW
+    while count < math.prod(shape):
+        count *= 4
+    return _first(jax.random.uniform(key, (count,), minval=-limit, maxval=limit), shape)
+
+
+@partial(jax.jit, static_argnums=1)
+def _first(drawn: Float[Array, " n"], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    return drawn[: math.prod(shape)].reshape(shape)
+
+
 class Linear(eqx.Module):
     """x @ weight + bias, with weights uniform within 1 / sqrt(fan-in)."""
 
@@ -34,8 +55,8 @@ class Linear(eqx.Module):
     ) -> None:
         limit = 1 / math.sqrt(fan_in or inputs)
         weight_key, bias_key = jax.random.split(key)
-        self.weight = jax.random.uniform(weight_key, (inputs, outputs), minval=-limit, maxval=limit)
-        self.bias = jax.random.uniform(bias_key, (outputs,), minval=-limit, maxval=limit)
+        self.weight = uniform(weight_key, (inputs, outputs), limit)
+        self.bias = uniform(bias_key, (outputs,), limit)
 
     def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
         return product(x, self.weight) + self.bias
@@ -210,7 +231,7 @@ class MixtureNet(eqx.Module):
         net_key, spread_key = jax.random.split(key)
         net = Layers((obs_dim, *hidden, components * (1 + action_dim)), net_key)
         # Components that start on one another stay there: EM cannot tell them apart. Spread them.
-        means = jax.random.uniform(spread_key, (components * action_dim,), minval=-1, maxval=1)
+        means = uniform(spread_key, (components * action_dim,), 1.0)
         bias = jnp.concatenate([jnp.zeros(components), means * (components > 1)])
         self.net = eqx.tree_at(lambda n: n.layers[-1].bias, net, bias)
         self.log_std = jnp.full((components, action_dim), -1.0, dtype=jnp.float32)

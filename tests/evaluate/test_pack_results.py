@@ -155,3 +155,33 @@ def test_a_seed_that_was_trained_for_longer_than_those_that_stay_is_refused(tool
 def test_a_folder_that_is_no_study_is_named(tool, tmp_path):
     with pytest.raises(SystemExit, match="nowhere is no study"):
         tool.pack(tmp_path / "nowhere", tmp_path, [])
+
+
+PAGE = """# Scores
+
+**Means**
+
+| a |
+| 1 |
+
+## Others
+
+**Means**
+
+| b |
+| 2 |
+"""
+
+
+def test_quoted_tables_become_those_of_their_page_and_section(tool, tmp_path):
+    (tmp_path / "scores.md").write_text(PAGE)
+    before = "Words.\n\n<!-- scores.md, Others: Means -->\n\n| old |\n| 0 |\n\n| mine |\n"
+    after = "Words.\n\n<!-- scores.md, Others: Means -->\n\n| b |\n| 2 |\n\n| mine |\n"
+    assert tool.with_tables(before, tmp_path) == after
+
+
+def test_a_table_that_a_page_no_longer_has_is_named(tool, tmp_path):
+    (tmp_path / "scores.md").write_text(PAGE)
+    text = "<!-- scores.md, Others: Medians -->\n\n| old |\n"
+    with pytest.raises(SystemExit, match="no table 'Medians' in a section 'Others'"):
+        tool.with_tables(text, tmp_path)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemrl.methods.networks import mish, product
+from gemrl.methods.networks import Linear, mish, product, uniform
 
 FLOATS = st.floats(-80, 80, width=32)
 
@@ -54,3 +54,17 @@ def test_the_slope_of_the_slope_of_mish_is_that_of_its_definition():
 def test_mish_and_its_slope_stay_finite_far_off(far):
     assert float(mish(jnp.float32(far))) == pytest.approx(max(far, 0.0))
     assert float(jax.grad(mish)(jnp.float32(far))) == pytest.approx(float(far > 0))
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (4096,), (17, 256), (300, 300), (2, 3, 4)])
+def test_fresh_weights_are_the_bits_of_jaxs_own_draw_of_their_shape(shape):
+    key = jax.random.key(7)
+    drawn = jax.random.uniform(key, shape, minval=-0.25, maxval=0.25)
+    np.testing.assert_array_equal(uniform(key, shape, 0.25), drawn)
+
+
+def test_fresh_weights_are_the_same_under_a_transformation():
+    keys = jax.random.split(jax.random.key(3), 2)
+    together = jax.jit(jax.vmap(lambda key: Linear(5, 7, key)))(keys)
+    for number, key in enumerate(keys):
+        np.testing.assert_array_equal(together.weight[number], Linear(5, 7, key).weight)
