@@ -64,6 +64,35 @@ def test_a_method_below_both_the_data_and_cloning_is_named(parts):
     assert said == [f"Below both the data's own episodes and behaviour cloning: CQL on {TASK}."]
 
 
+def test_gem_iql_and_cloning_are_told_after_as_many_updates_as_the_others():
+    """The others stopped at 40 of 100 updates, where policies of the three were kept."""
+    sixty_four = Knobs(**{**CHOSEN.__dict__, "n": 64})
+    kept = [
+        made_row(score, knobs, method, seed, protocol=protocol, updates=40)
+        for method, knobs, score in (
+            ("gem", sixty_four, 33.0),
+            ("iql", NONE, 22.0),
+            ("bc", NONE, 11.0),
+        )
+        for seed, protocol in ((0, "validation"), (1, "validation"), (0, "test"))
+    ]
+    others = [row for row in ROWS if row.method in ("td3bc", "cql", "idql")]
+    mine = [row for row in ROWS if row not in others]
+    early = [replace(row, updates=40) for row in others]
+
+    def told(rows):
+        parts = comparison.render(Facts(rows, RECORDS))
+        return [part for part in parts if isinstance(part, Table) and "as many" in part.caption]
+
+    (table,) = told([*mine, *early, *kept])
+    assert table.caption.startswith("After 40 updates")
+    assert [[cell.split(" ")[0] for cell in line] for line in table.lines] == [
+        [TASK, "11.0", "22.0", "33.0"]
+    ]
+    assert told([*mine, *early]) == []
+    assert told([*ROWS, *kept]) == []
+
+
 def lost(*seeds, task=TASK):
     """Records of trainings that diverged."""
     return [{"task": task, "method": m, "seed": seed, "why": f"{m} {seed}"} for m, seed in seeds]

@@ -146,6 +146,7 @@ def render(facts: Facts) -> list[str | Table]:
             ("task", DATA, *(TITLES[name] for name in names)),
             lines,
         ),
+        *_as_long(facts, found, methods),
         *other_settings(facts, (*((row.task, row.method) for row in used), *lost)),
         *diverged_words(lost),
         *_below_both(found, {task: record["mean"] for task, record in data.items()}),
@@ -161,6 +162,34 @@ def _of_method(rows: Sequence[Row], task: str, method: str, n: int) -> list[Row]
     if method != "gem":
         return own_rows(rows, method, task)
     return pick(rows, task=task, method=method, knobs=chosen_knobs(rows, task, n))
+
+
+def _as_long(
+    facts: Facts, found: dict[str, dict[str, list[Row]]], methods: Sequence[str]
+) -> list[Table]:
+    """GEM and what is trained with it after as many updates as the others had, where these had
+    fewer and policies were kept on the way.
+    """
+    tables = []
+    longest = {task: max((r.updates for r in of["gem"]), default=0) for task, of in found.items()}
+    for count in sorted({r.updates for of in found.values() for m in methods for r in of[m]}):
+        lines = []
+        for task in (task for task in found if longest[task] > count):
+            chosen = chosen_knobs(facts.rows, task, facts.budget["sweep_n"])
+            on_the_way = [row for row in facts.rows if row.updates == count]
+            groups = [
+                pick(on_the_way, task=task, method=name, protocol="validation", knobs=knobs)
+                for name, knobs in (("bc", BASELINE), ("iql", BASELINE), ("gem", chosen))
+            ]
+            if all(groups):
+                lines.append((task, *(str(score_of(rows)) for rows in groups)))
+        if lines:
+            caption = (
+                f"After {count:,} updates, as many as the others, on validation seeds; GEM with the "
+                f"knobs chosen at its last step, N = {facts.budget['sweep_n']}"
+            )
+            tables.append(Table(caption, ("task", "BC", "IQL", "GEM"), lines))
+    return tables
 
 
 Lost = dict[tuple[str, str], list[dict[str, Any]]]
