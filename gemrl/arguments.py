@@ -183,7 +183,7 @@ class KnobArgs:
     wp_end: float | None = None
     """Let the weight fall from 1 to this value over the task's horizon instead."""
     k_smooth: int | None = None
-    """Execute the mean of this many best candidates."""
+    """Execute the mean of this many best, or drawn, candidates."""
     source: Literal["actor", "behavior", "unimodal"] | None = None
     """Where candidates come from."""
     anchor: Literal["mode", "barycenter", "none"] | None = None

@@ -41,7 +41,7 @@ class Decision:
     score: np.ndarray
     """[C] What the candidates were ranked by."""
     chosen: np.ndarray
-    """[] Index of the top candidate."""
+    """[] Index of the top candidate, or of the one that was drawn by a temperature."""
     n_scored: np.ndarray
     """[] How many candidates were scored."""
     wp: np.ndarray
@@ -92,6 +92,15 @@ class Decision:
         index = np.asarray(self.chosen)[..., None]
         return np.take_along_axis(self.support_z, index, axis=-1)[..., 0]
 
+    @property
+    def rung(self) -> np.ndarray:
+        """[] What was executed: the search's action, or the rung of a guard's ladder."""
+        if self.verdict is None:
+            return np.full(self.chosen.shape, "search")
+        if isinstance(self.verdict, dict):
+            return np.asarray(self.verdict["rung"])
+        return np.asarray(self.verdict.rung)
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; float32 survives exactly, and what is not finite becomes null."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -123,8 +132,15 @@ class Decision:
                 if read["q"].size
                 else np.empty((*rows, 0, count), np.float32)
             )
+            verdict = read["verdict"]
+            if verdict is not None and np.shape(verdict["rung"]) != read["chosen"].shape:
+                raise ValueError(f"its verdict has rung {verdict['rung']!r}")
         except (TypeError, ValueError) as error:
             raise DataError(f"the record of a decision cannot be read: {error}") from error
+        except KeyError as error:
+            raise DataError(
+                f"the record of a decision cannot be read: its verdict lacks {error}"
+            ) from error
         return Decision(**read)
 
 

@@ -51,7 +51,7 @@ class Knobs:
     wp: float | Cosine = 0.4
     """Weight of behaviour support against value, a number or a `Cosine` schedule."""
     k_smooth: int = 1
-    """Execute the mean of this many best candidates."""
+    """Execute the mean of this many best, or drawn, candidates."""
     source: str = "actor"
     """Where candidates come from: actor, behavior, or unimodal (the actor's heaviest component)."""
     anchor: str = "mode"
@@ -61,8 +61,8 @@ class Knobs:
     value: str = "raw"
     """The lower confidence bound as it is (raw) or standardized as support is (zscore)."""
     temperature: float = 0.0
-    """0 executes the best candidate; above, one is drawn in proportion to exp(score / temperature).
-    """
+    """0 executes the best candidate; above, one is drawn in proportion to exp(score / temperature),
+    by the call's seed: give each step of an episode its own."""
 
     def __post_init__(self) -> None:
         for name, least in (("n", 0), ("k_smooth", 1)):

@@ -123,6 +123,9 @@ class Policy:
         The rows of a batch may have deadlines of their own: an array, or `Deadlines`.
         The first call of its kind compiles, and can be late for that: see `warm_up`.
 
+        The same seed makes the same noise: where samples are executed or drawn (`temperature`),
+        give each step of an episode a seed of its own.
+
         A policy that looks back (`policy.context`) is told of the episode so far by `history`;
         without one, the observation is an episode's first.
         """
@@ -162,7 +165,8 @@ class Policy:
         """Decide again as a record says it was done: bit for bit the same, given the same call.
 
         `record` is a `Decision` or its `to_json`. The chunks that were scored before a deadline are
-        scored again, whatever the clock says.
+        scored again, whatever the clock says. Where a guard put another action in place of the
+        search's, it is the search that is made again.
         """
         record = record if isinstance(record, Decision) else Decision.from_json(record)
         if record.digest != self.digest:
@@ -187,10 +191,11 @@ class Policy:
         same = np.array_equal(again.candidates, record.candidates, equal_nan=True)
         close = np.allclose(again.lcb, record.lcb, rtol=1e-3, atol=1e-3, equal_nan=True)
         chosen = all(
-            np.array_equal(getattr(again, name), getattr(record, name))
-            for name in ("wp", "chosen", "action")
+            np.array_equal(getattr(again, name), getattr(record, name)) for name in ("wp", "chosen")
         )
-        if not (same and close and chosen):
+        searched = record.rung == "search"
+        acted = np.array_equal(again.action[searched], record.action[searched])
+        if not (same and close and chosen and acted):
             raise KnobError(
                 "the record was made with another observation, seed, step or other knobs: it "
                 "cannot be replayed from these"
@@ -316,8 +321,13 @@ class Policy:
                     raise KnobError(
                         f"{name} = {word!r}: the proposal of method {self.method!r} is no mixture"
                     )
-        if not self._has_critics and knobs.n > 0:
-            raise KnobError(f"n = {knobs.n}: method {self.method!r} has no critics; n must be 0")
+        if not self._has_critics:
+            for name in ("n", "temperature"):
+                if getattr(knobs, name) > 0:
+                    raise KnobError(
+                        f"{name} = {getattr(knobs, name)}: method {self.method!r} has no critics; "
+                        f"{name} must be 0"
+                    )
         if not self._has_density:
             if knobs.source == "behavior":
                 raise KnobError(

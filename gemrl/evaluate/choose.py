@@ -7,6 +7,8 @@ from gemrl.decide.knobs import Knobs
 from gemrl.errors import DataError
 from gemrl.evaluate.rows import Row
 from gemrl.maths.statistics import Estimate, clustered
+from gemrl.methods import METHODS
+from gemrl.methods.protocol import ANCHOR_ALONE
 
 DIGITS = 3
 """Of a score: rows that were packed keep six, and sums of them differ in the last."""
@@ -45,6 +47,22 @@ def choose(rows: Sequence[Row]) -> tuple[Choice, list[Choice]]:
         raise DataError("knobs are chosen on validation rows only, and there must be some")
     choices = [Choice(knobs, score_of(group)) for knobs, group in by_setting(rows)]
     return max(choices, key=lambda choice: round(choice.score.mean, DIGITS)), choices
+
+
+def published_knobs(method: str) -> Knobs:
+    """The knobs with which a method's own paper executes its policy, a temperature being of values
+    in units of the paper's rewards; of methods without such knobs the anchor alone.
+    """
+    return Knobs(**(METHODS[method].deploy or ANCHOR_ALONE))
+
+
+def is_published(method: str, knobs: Knobs) -> bool:
+    """Whether these are a method's own, at any temperature where it draws: that depends on the
+    units of the data's rewards.
+    """
+    own = published_knobs(method)
+    draws = knobs.temperature > 0, own.temperature > 0
+    return replace(knobs, temperature=own.temperature) == own and draws[0] == draws[1]
 
 
 def weight_grid(knobs: Knobs, weights: Sequence[float]) -> list[Knobs]:

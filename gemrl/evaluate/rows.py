@@ -94,8 +94,11 @@ def cell_of(
     bundle: str, task: str, protocol: str, knobs: dict[str, Any], mass_scale: float = 1.0
 ) -> str:
     """The name of a cell: one policy, task, protocol, setting of knobs and scale of the masses."""
+    # What came later is named where it is used, so that cells keep their names, and with these the
+    # files beside them.
     shifted = [] if mass_scale == 1.0 else [mass_scale]
-    return json.dumps([bundle, task, protocol, knobs, *shifted], sort_keys=True)
+    named = {k: v for k, v in knobs.items() if k != "temperature" or v != 0}
+    return json.dumps([bundle, task, protocol, named, *shifted], sort_keys=True)
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:

@@ -70,7 +70,7 @@ def draw_noise(key: Key[Array, ""], count: int) -> Float[Array, " c"]:
 def perturbed(
     scores: Float[Array, "*b c"],
     noise: Float[Array, "*b c"],
-    temperature: Float[Array, "*b 1"] | float,
+    temperature: Float[Array, "*#b #c"] | float,
 ) -> Float[Array, "*b c"]:
     """Scores whose highest is a draw in proportion to exp(score / temperature), Gumbel's noise
     given; the k highest are k draws without replacement.

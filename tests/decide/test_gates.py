@@ -325,6 +325,33 @@ def flagged_by(gates, name):
     return Gates.from_scores(shuffled, gates.density, gates.knobs, gates.bundle, 1)
 
 
+def test_a_record_whose_action_a_guard_replaced_is_replayed_as_the_search(
+    policy, gates, observations
+):
+    guard = Guard(policy, flagged_by(gates, "novelty"), 0.05, ("behavior",))
+    for states, seed in ((observations[:5], np.arange(5)), (observations[0], 3)):
+        record = guard.decide(states, KNOBS, seed=seed)
+        plain = policy.decide(states, KNOBS, seed=seed)
+        assert (record.rung == "behavior").all()
+        assert (record.action != plain.action).any()
+        for kept in (record, json.loads(json.dumps(record.to_json()))):
+            again = policy.replay(states, kept, KNOBS, seed=seed)
+            np.testing.assert_array_equal(again.action, plain.action)
+        other = dataclasses.replace(record, chosen=record.chosen + 1)
+        with pytest.raises(KnobError, match="cannot be replayed"):
+            policy.replay(states, other, KNOBS, seed=seed)
+
+
+def test_the_rows_that_a_guard_left_alone_must_act_as_they_did(policy, gates, observations):
+    record = Guard(policy, gates, 0.02, ladder=ALL_SEARCHING).decide(observations, KNOBS, seed=5)
+    alone = record.rung == "search"
+    assert alone.any()
+    policy.replay(observations, record, KNOBS, seed=5)
+    moved = dataclasses.replace(record, action=record.action + alone[:, None])
+    with pytest.raises(KnobError, match="cannot be replayed"):
+        policy.replay(observations, moved, KNOBS, seed=5)
+
+
 def test_a_novel_state_enters_the_ladder_at_the_anchor(policy, gates, observations):
     strange = flagged_by(gates, "novelty")
     decision = Guard(policy, strange, 0.05).decide(observations, KNOBS)

@@ -110,6 +110,9 @@ def test_a_record_of_other_knobs_or_another_batch_is_refused(policy, obs):
         lambda kept: kept.update(extra=1),
         lambda kept: kept.update(action=[[1.0], [2.0, 3.0]]),
         lambda kept: kept.update(chosen="first"),
+        lambda kept: kept.update(verdict={}),
+        lambda kept: kept.update(verdict={"rung": "anchor"}),
+        lambda kept: kept.update(verdict=3),
     ],
 )
 def test_what_is_no_record_is_refused(policy, obs, damage):

@@ -17,7 +17,7 @@ from gemrl.evaluate.reproduce import comparison
 from gemrl.evaluate.reproduce.budget import Budget
 from gemrl.evaluate.reproduce.study import Study
 from gemrl.evaluate.tune import grid_for
-from gemrl.evaluate.tune.choices import grid_of
+from gemrl.evaluate.tune.choices import Grid, grid_of
 from gemrl.learn.bundle import Bundle, config_from_json, save_bundle
 
 ROWS = 3000
@@ -210,8 +210,15 @@ def test_tuning_compares_the_best_candidates_and_says_so(capsys):
     policy = with_rewards(random_method("diffusionql"), 1.0).with_density(random_method("gem"))
     assert grid_for(policy).default.temperature == 0
     assert "with a temperature of 0" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="temperature = 1"):
-        grid_of(policy.default_knobs, (1.0,), (0.0,))
+    for grid in (grid_of, Grid):
+        with pytest.raises(ConfigError, match="temperature = 1"):
+            grid(policy.default_knobs, (1.0,), (0.0,))
+
+
+def test_a_policy_without_critics_refuses_a_temperature():
+    policy = random_method("bc")
+    with pytest.raises(KnobError, match=r"temperature = 2.0: method 'bc' has no critics"):
+        policy.decide(random_states(policy, 3, 2), gemrl.Knobs(n=0, wp=0.0, temperature=2.0))
 
 
 def test_a_study_draws_in_the_units_of_the_density_once_both_are_trained(tmp_path):

@@ -182,6 +182,16 @@ def test_a_file_with_a_temperature_draws_alike_and_others_take_no_noise_for_it(u
     assert not {"draw_noise", "temperature"} & {port.name for port in cold.inputs}
 
 
+@pytest.mark.parametrize("anchor", ["mode", "none"])
+@pytest.mark.parametrize("shape", [(ROWS, 1), (1, 1), (1, 17), (ROWS, 2), (ROWS, 16), (ROWS, 18)])
+def test_draws_of_another_number_than_candidates_are_refused(untrained, anchor, shape):
+    knobs = gemrl.Knobs(n=16, temperature=0.3, anchor=anchor)
+    session = session_for(untrained, knobs)
+    feeds = feeds_for(session, untrained, random_states(untrained, ROWS, 3), knobs, 0)
+    with pytest.raises(Exception, match=r"Reshape|Add|Mul|broadcast"):
+        run(session, feeds | {"draw_noise": np.zeros(shape, np.float32)})
+
+
 def test_draws_that_are_infinite_are_draws_and_those_that_are_no_number_are_refused(untrained):
     """A uniform of 0 or 1 makes an infinite one, which is the least or the most likely draw."""
     knobs = gemrl.Knobs(n=16, temperature=0.3)

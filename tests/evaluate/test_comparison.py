@@ -8,6 +8,7 @@ from made_rows import NONE, TASK, made_row
 
 from gemrl import from_arrays
 from gemrl.decide.knobs import Knobs
+from gemrl.evaluate.choose import published_knobs
 from gemrl.evaluate.reproduce import comparison, interface
 from gemrl.evaluate.reproduce.document import Table
 from gemrl.evaluate.reproduce.facts import Facts
@@ -20,7 +21,7 @@ RECORDS = {"data": [{"task": TASK, "episodes": 9, "mean": 20.0, "best": 90.0}]}
 
 def rows_of(method, *scores, knobs=None):
     """A test row of each training seed."""
-    knobs = comparison.published_knobs(method) if knobs is None else knobs
+    knobs = published_knobs(method) if knobs is None else knobs
     return [made_row(score, knobs, method, seed) for seed, score in enumerate(scores)]
 
 
@@ -133,7 +134,7 @@ def test_a_task_on_which_all_others_diverged_leaves_the_means_as_they_are():
 def test_a_method_that_draws_is_told_by_its_draws_at_any_temperature_above_0():
     """A temperature depends on the data's rewards, and the best of its samples is another way."""
     drawn, best = (
-        replace(comparison.published_knobs("diffusionql"), temperature=heat) for heat in (0.25, 0.0)
+        replace(published_knobs("diffusionql"), temperature=heat) for heat in (0.25, 0.0)
     )
     rows = [*ROWS, *rows_of("diffusionql", 33.0, knobs=drawn)]
     rows += rows_of("diffusionql", 77.0, knobs=best)

@@ -46,6 +46,26 @@ def test_a_choice_that_was_not_tested_is_said():
     assert "w_p 1) were not tested" in found.note
 
 
+def test_a_method_stands_as_its_own_paper_executes_it_beside_other_settings():
+    """A best of 50 comes before the draw, and GEM's rule is a search that validation saw."""
+    drawn = Knobs(n=50, wp=0.0, anchor="none", temperature=0.25)
+    guided = Knobs(n=64, wp=0.4)
+    rows = [
+        made_row(80.0, guided, "diffusionql", protocol="validation"),
+        *(
+            made_row(score, knobs, "diffusionql")
+            for score, knobs in (
+                (9.0, replace(drawn, temperature=0.0)),
+                (7.0, drawn),
+                (8.0, guided),
+            )
+        ),
+    ]
+    found = headlines(TASK, rows)["diffusionql"]
+    assert found.setting.knobs == drawn
+    assert found.protocol == "as its own paper executes it"
+
+
 def test_policies_on_the_way_and_other_masses_are_no_part_of_the_last_step():
     rows = [
         made_row(50.0),

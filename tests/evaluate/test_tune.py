@@ -30,7 +30,7 @@ from gemrl.evaluate.tune.estimate import (
 from gemrl.evaluate.tune.fqe import Bounds, FqeConfig, Transitions, fit, value_bounds, values_of
 from gemrl.evaluate.tune.online import spend
 from gemrl.evaluate.tune.page import write_page
-from gemrl.evaluate.tune.recommend import recommend
+from gemrl.evaluate.tune.recommend import Recommendation, recommend
 from gemrl.evaluate.tune.regret import describe_regret, regrets
 from gemrl.evaluate.tune.words import describe, describe_online
 from gemrl.learn.spec import spec_of
@@ -241,6 +241,16 @@ def test_the_default_is_kept_where_nothing_is_better_and_the_reason_is_told(gain
     assert choice.kept_default
     assert choice.knobs.wp == 0.4
     assert said in choice.reason
+
+
+def test_the_flags_and_the_code_of_a_setting_give_that_setting_back():
+    """A command begins with the policy's own knobs, and code with the class's."""
+    own = gemrl.Knobs(n=50, wp=0.0, anchor="none", temperature=0.25)
+    setting = replace(own, temperature=0.0, lam=2.0, k_smooth=3)
+    said = Recommendation(setting, True, "").to_json(own)
+    assert said["flags"] == "--n 50 --lam 2 --wp 0 --k-smooth 3 --temperature 0.0"
+    assert said["code"] == ("gemrl.Knobs(n=50, lam=2, wp=0.0, k_smooth=3, anchor='none')")
+    assert "temperature" not in Recommendation(setting, True, "").to_json(setting)["flags"]
 
 
 def test_identical_settings_keep_the_default(policy, maze_data):

@@ -94,7 +94,7 @@ def contract_of(models: Models, spec: Spec, knobs: Knobs, fixed: Fixed | None) -
         meaning = "-log(-log u) of u uniform in (0, 1); the first is the anchor's, if there is one"
         inputs.append(Port("draw_noise", "float32", (batch, size), meaning))
     if critics and fixed is None:
-        meaning = "the mean of this many best candidates is executed; at least 1"
+        meaning = "the mean of this many best, or drawn, candidates is executed; at least 1"
         inputs.append(Port("k_smooth", "int64", (1,), meaning, knobs.k_smooth))
 
     action = "what to execute, in environment units, within bounds; NaN where no score is finite"

@@ -100,6 +100,8 @@ def rank(
         noise = "draw_noise"
         if knobs.anchor == "none":
             noise = g.add("Slice", noise, [1], [np.iinfo(np.int64).max], [1])
+        # Noise of another size would be broadcast, and one number for all draws nothing.
+        noise = g.add("Reshape", noise, g.add("Shape", score))
         # Gumbel noise made of a uniform 0 or 1 is infinite, and no finite one comes near these.
         noise = g.add("Clip", noise, -100.0, 100.0)
         ranked = g.add("Add", score, g.add("Mul", g.add("Unsqueeze", "temperature", [1]), noise))

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from gemrl.data.tasks import TASKS
 from gemrl.decide.knobs import Cosine, Knobs
-from gemrl.evaluate.choose import choose
+from gemrl.evaluate.choose import choose, is_published
 from gemrl.evaluate.rows import Row
 from gemrl.evaluate.table import FEWEST_FOR_VIOLATION, label_of, sort_key, steps_per_second
 from gemrl.maths.statistics import Estimate, clustered
+from gemrl.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,9 @@ def headlines(task: str | None, rows: Sequence[Row]) -> dict[str, Headline]:
 def _headline(task: str | None, rows: Sequence[Row]) -> Headline:
     """Of one method's rows."""
     tested = settings_of([row for row in rows if row.protocol == "test"])
+    own = [s for s in tested if _has_own_rule(s.method) and is_published(s.method, s.knobs)]
+    if own:
+        return Headline(own[0], "as its own paper executes it")
     chosen = chosen_knobs(rows)
     unmet = ""
     if chosen is not None:
@@ -143,6 +147,10 @@ def _headline(task: str | None, rows: Sequence[Row]) -> Headline:
         return Headline(most, "the paper's for the suite", unmet)
     only = "the only search tested" if len(searches) == 1 else "of several tested, by no rule"
     return Headline(most, only, unmet)
+
+
+def _has_own_rule(method: str) -> bool:
+    return method in METHODS and METHODS[method].deploy is not None
 
 
 def chosen_knobs(rows: Sequence[Row]) -> Knobs | None:

@@ -11,7 +11,7 @@ from gemrl.data.tasks import TASKS, task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import own_knobs
 from gemrl.evaluate.cells import Cell
-from gemrl.evaluate.choose import score_of
+from gemrl.evaluate.choose import is_published, published_knobs, score_of
 from gemrl.evaluate.reproduce.budget import BASELINES, WITHOUT_CRITICS
 from gemrl.evaluate.reproduce.document import Table
 from gemrl.evaluate.reproduce.facts import Facts
@@ -45,23 +45,10 @@ TITLES = {
 """How the paper's tables write each method."""
 
 
-def published_knobs(method: str) -> Knobs:
-    """The knobs with which a method's own paper executes its policy, a temperature being of values
-    in units of the paper's rewards.
-    """
-    deploy = METHODS[method].deploy
-    return BASELINE if deploy is None else Knobs(**deploy)
-
-
 def own_rows(rows: Iterable[Row], method: str, task: str | None = None) -> list[Row]:
-    """The test rows of a method's own deployment; a temperature depends on the data's rewards."""
-    own = published_knobs(method)
-    return [
-        row
-        for row in pick(rows, task=task, method=method)
-        if row.knobs | {"temperature": own.temperature} == own.to_json()
-        and (row.knobs["temperature"] > 0) == (own.temperature > 0)
-    ]
+    """The test rows of a method's own deployment."""
+    found = pick(rows, task=task, method=method)
+    return [row for row in found if is_published(method, Knobs.from_json(row.knobs))]
 
 
 def own_cell(study: Study, task: str, method: str, seed: int) -> Cell:
@@ -185,8 +172,8 @@ def _as_long(
                 lines.append((task, *(str(score_of(rows)) for rows in groups)))
         if lines:
             caption = (
-                f"After {count:,} updates, as many as the others, on validation seeds; GEM with the "
-                f"knobs chosen at its last step, N = {facts.budget['sweep_n']}"
+                f"After {count:,} updates, as many as the others, on validation seeds; GEM with "
+                f"the knobs chosen at its last step, N = {facts.budget['sweep_n']}"
             )
             tables.append(Table(caption, ("task", "BC", "IQL", "GEM"), lines))
     return tables

@@ -20,7 +20,7 @@ from gemrl.evaluate.tune.estimate import (
     replicates,
 )
 from gemrl.evaluate.tune.fqe import FqeConfig
-from gemrl.evaluate.tune.recommend import recommend, too_little
+from gemrl.evaluate.tune.recommend import Recommendation, recommend, too_little
 from gemrl.progress import bar, say
 
 __all__ = ["Budget", "Grid", "grid_for", "tune"]
@@ -120,13 +120,18 @@ def tune(
         "settings": _frontier(grid, here, least),
         "estimate": None,
     }
+    own = policy.knobs_for(manifest["task"])
     refused = too_little(len(rows.episode_starts), len(rows), grid.default)
     if refused is not None:
-        return found | {"recommendation": refused.to_json()}
+        return found | {"recommendation": refused.to_json(own)}
     look = _Look(rows, looked, here, least)
     values, about = _values(policy, data, grid, budget, seed, quiet, look)
-    judged = _judged(grid, found["settings"], values, budget.confidence)
-    return found | judged | {"estimate": about}
+    judged, choice = _judged(grid, found["settings"], values, budget.confidence)
+    return found | {
+        "settings": judged,
+        "recommendation": choice.to_json(own),
+        "estimate": about,
+    }
 
 
 class _Look(NamedTuple):
@@ -175,7 +180,7 @@ def _values(
 
 def _judged(
     grid: Grid, settings: list[dict[str, Any]], values: np.ndarray, confidence: float
-) -> dict[str, Any]:
+) -> tuple[list[dict[str, Any]], Recommendation]:
     """The settings with their values, and the recommendation that follows from them."""
     gains = (values - values[:, [grid.default_at]]).T
     # The best of many bounds is looked at, so each must hold more surely (Bonferroni).
@@ -186,8 +191,7 @@ def _judged(
         | {"value": interval(value, confidence)._asdict(), "difference": difference._asdict()}
         for setting, value, difference in zip(settings, values.T, differences, strict=True)
     ]
-    choice = recommend(grid.settings, grid.default_at, differences, confidence)
-    return {"settings": judged, "recommendation": choice.to_json()}
+    return judged, recommend(grid.settings, grid.default_at, differences, confidence)
 
 
 def _some_episodes(held: Dataset, most: int, seed: int) -> Dataset:

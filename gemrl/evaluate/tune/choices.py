@@ -48,6 +48,17 @@ class Grid:
     lams: tuple[float, ...]
     wps: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        if isinstance(self.default.wp, Cosine):
+            raise ConfigError(
+                "the default is a schedule of w_p; settings are compared at constant w_p"
+            )
+        if self.default.temperature > 0:
+            raise ConfigError(
+                f"temperature = {self.default.temperature:g}: settings are compared by the "
+                "candidates that they rank best, so it must be 0"
+            )
+
     @property
     def settings(self) -> list[Knobs]:
         """Every λ with every w_p."""
@@ -61,13 +72,6 @@ class Grid:
 
 def grid_of(default: Knobs, lams: Sequence[float], wps: Sequence[float]) -> Grid:
     """The grid of the values given, in rising order, with the default's own among them."""
-    if isinstance(default.wp, Cosine):
-        raise ConfigError("the default is a schedule of w_p; settings are compared at constant w_p")
-    if default.temperature > 0:
-        raise ConfigError(
-            f"temperature = {default.temperature:g}: settings are compared by the candidates that "
-            "they rank best, so it must be 0"
-        )
     # A value that is no knob's is refused here, by the knobs themselves.
     all_lams = {replace(default, lam=lam).lam for lam in (*lams, default.lam)}
     checked = [replace(default, wp=wp).wp for wp in (*wps, default.wp)]

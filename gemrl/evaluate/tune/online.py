@@ -71,5 +71,7 @@ def spend(
                 for knobs, found in zip(settings, scores, strict=True)
             ],
         },
-        "recommendation": Recommendation(settings[best], kept, reason).to_json(),
+        "recommendation": Recommendation(settings[best], kept, reason).to_json(
+            policy.knobs_for(policy.bundle.manifest["task"])
+        ),
     }

@@ -1,7 +1,7 @@
 """Which setting to take, and why, in words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gemrl.decide.knobs import Cosine, Knobs
@@ -20,26 +20,37 @@ class Recommendation:
     kept_default: bool
     reason: str
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, with the setting as flags and as code to copy."""
+    def to_json(self, own: Knobs) -> dict[str, Any]:
+        """Plain values, with the setting as flags and as code to copy. `own` are the policy's own
+        knobs, which commands begin with.
+        """
         return {
             "knobs": self.knobs.to_json(),
             "kept_default": self.kept_default,
             "reason": self.reason,
-            "flags": flags(self.knobs),
+            "flags": flags(self.knobs, own),
             "code": code(self.knobs),
         }
 
 
-def flags(knobs: Knobs) -> str:
-    """The setting as flags of a command."""
+def flags(knobs: Knobs, own: Knobs) -> str:
+    """The setting as flags of a command that begins with the policy's own knobs."""
     wp = f"--wp-end {knobs.wp.end:g}" if isinstance(knobs.wp, Cosine) else f"--wp {knobs.wp:g}"
-    return f"--n {knobs.n} --lam {knobs.lam:g} {wp}"
+    others = _others(knobs, own)
+    words = (f" --{name.replace('_', '-')} {value}" for name, value in others.items())
+    return f"--n {knobs.n} --lam {knobs.lam:g} {wp}" + "".join(words)
 
 
 def code(knobs: Knobs) -> str:
     """The setting as code."""
-    return f"gemrl.Knobs(n={knobs.n}, lam={knobs.lam:g}, wp={knobs.wp!r})"
+    others = "".join(f", {name}={value!r}" for name, value in _others(knobs, Knobs()).items())
+    return f"gemrl.Knobs(n={knobs.n}, lam={knobs.lam:g}, wp={knobs.wp!r}{others})"
+
+
+def _others(knobs: Knobs, own: Knobs) -> dict[str, Any]:
+    """The knobs beside N, λ and w_p in which one setting differs from another."""
+    names = (f.name for f in fields(knobs) if f.name not in ("n", "lam", "wp"))
+    return {n: getattr(knobs, n) for n in names if getattr(knobs, n) != getattr(own, n)}
 
 
 def too_little(episodes: int, rows: int, default: Knobs) -> Recommendation | None:
