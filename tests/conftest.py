@@ -2,8 +2,11 @@
 
 import gc
 import hashlib
+import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -19,7 +22,6 @@ from gemrl.data.tasks import task_named
 # JAX's by what it compiles. A folder that has grown over many versions is begun anew.
 KEPT = Path.home() / ".cache" / "gemrl-tests"
 MOST_KEPT = 10**9
-os.environ.setdefault("GEMRL_BACKEND", "jax")
 SOURCES = sorted((Path(gemrl.__file__).parent / "decide" / "fast").glob("*.py"))
 DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:16]
 os.environ.setdefault("NUMBA_CACHE_DIR", str(KEPT / "numba" / DIGEST))
@@ -29,6 +31,37 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(KEPT / "compiled")
     (KEPT / "compiled").mkdir(parents=True, exist_ok=True)
 jax.config.update("jax_compilation_cache_dir", str(KEPT / "compiled"))
+
+# Compiles all of the fast backend, which takes a core for a minute.
+COMPILE_FAST = """
+import gemrl
+from random_networks import random_policy, random_states
+policy = random_policy(0, "fast")
+for chunk in (None, 4):
+    policy.decide(random_states(policy, 1, 0), gemrl.Knobs(n=8), chunk=chunk)
+"""
+compiling = pytest.StashKey[subprocess.Popen]()
+
+
+def pytest_sessionstart(session):
+    """Compile the fast backend beside the first tests, so that workers that come to it need not
+    wait for one another.
+    """
+    workers = "PYTEST_XDIST_WORKER" not in os.environ and session.config.getoption("-n", None)
+    there = any(Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*rank_rows*.nbi"))
+    if workers and not there and importlib.util.find_spec("numba"):
+        session.config.stash[compiling] = subprocess.Popen(
+            [sys.executable, "-c", COMPILE_FAST],
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parent / "decide")},
+            stderr=subprocess.DEVNULL,
+        )
+
+
+def pytest_sessionfinish(session):
+    if (process := session.config.stash.get(compiling, None)) is not None:
+        process.kill()
+        process.wait()
+
 
 UMAZE = "maze2d-umaze-v1"
 SMALL = {"hidden": (32, 32), "batch_size": 64, "critics": 3}

@@ -1,12 +1,13 @@
 """Backends are chosen by name, refused with a reason, and give the same through either door."""
 
+import os
 import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
-from random_networks import random_policy, random_states
+from random_networks import random_policy, random_states, require_backend
 
 import gemrl
 from gemrl.decide.backend import Shape, Weights, backend_for, seed_pairs
@@ -92,6 +93,45 @@ def test_one_shot_equals_begin_score_and_rank(backend):
     for name, values in whole.items():
         np.testing.assert_allclose(ranked[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
         assert np.asarray(values).dtype.kind == np.asarray(ranked[name]).dtype.kind, name
+
+
+TURNS = """
+import sys, time
+from pathlib import Path
+from slow_to_compile import Entry, added
+
+Path(sys.argv[1], "ready-" + sys.argv[2]).touch()
+while len(list(Path(sys.argv[1]).glob("ready-*"))) < 2:
+    time.sleep(0.001)
+assert added(1.0) == added(1.0) == 32.0
+print(sum(added.compiled.stats.cache_misses.values()))
+"""
+MODULE = """
+from gemrl.decide.fast.cache import Entry
+
+@Entry
+def added(x):
+    for _ in range(31):
+        x += 1
+    return x
+"""
+
+
+def test_of_processes_that_start_together_one_compiles_and_the_others_find_it(tmp_path):
+    require_backend("fast")
+    (tmp_path / "slow_to_compile.py").write_text(MODULE)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kept")}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", TURNS, str(tmp_path), str(number)],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    assert sorted(process.communicate()[0] for process in both) == ["0\n", "1\n"]
 
 
 def test_the_executed_action_of_an_audited_policy_keeps_its_backend():

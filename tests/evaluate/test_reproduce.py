@@ -45,7 +45,13 @@ SMALL = Budget(
     n=8,
     sweep_n=4,
     data_steps=3000,
-    settings={"hidden": (8,), "batch_size": 32, "pretrain_steps": 8, "components": 2, "critics": 2},
+    settings={
+        "hidden": (8, 8),
+        "batch_size": 32,
+        "pretrain_steps": 8,
+        "components": 2,
+        "critics": 2,
+    },
 )
 ELSEWHERE = ("nll-gap", "mass-scale", "mechanisms")
 """Reproductions with tests of their own."""

@@ -1,12 +1,13 @@
 """Numba's compiled programs, kept between runs in the cache folder."""
 
 import atexit
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -42,22 +43,50 @@ def _folder() -> Path:
 FOLDER = _folder()
 
 
-def entry(function: Callable[..., Any]) -> Any:
+class Entry:
     """A function that Python calls: compiled at its first call, and kept.
 
-    Where the user has set NUMBA_CACHE_DIR, that is where it is kept.
+    Where the user has set NUMBA_CACHE_DIR, that is where it is kept. Of processes that start
+    together, as those of a sweep do, one compiles, and the others wait for what it keeps.
     """
-    before: str = getattr(config, KEPT)
-    setattr(config, KEPT, before or str(FOLDER))
-    try:
-        return njit(cache=True, **SETTINGS)(function)
-    finally:
-        setattr(config, KEPT, before)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        before: str = getattr(config, KEPT)
+        setattr(config, KEPT, before or str(FOLDER))
+        try:
+            self.compiled = njit(cache=True, **SETTINGS)(function)
+        finally:
+            setattr(config, KEPT, before)
+        self._lock = _kept_in() / f".{function.__name__}.lock"
+        self._ready = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._ready:
+            return self.compiled(*arguments)
+        with _turn(self._lock):
+            result = self.compiled(*arguments)
+        self._ready = True
+        return result
+
+
+def _kept_in() -> Path:
+    return Path(getattr(config, KEPT) or FOLDER)
+
+
+@contextmanager
+def _turn(lock: Path) -> Iterator[None]:
+    """One process or thread after another, where the folder lets them have a lock."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(lock, "w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @cache
 def announce() -> None:
     """Say once that compiling takes a while, where nothing is kept yet."""
-    folder = Path(getattr(config, KEPT) or FOLDER)
+    folder = _kept_in()
     if not any(folder.rglob("*decide_rows*.nbi")):
         say(f"fast decisions are compiled once, for a minute or so, and kept in {folder}")

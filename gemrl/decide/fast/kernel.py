@@ -11,7 +11,7 @@ import numpy as np
 from numba import types
 from numba.experimental import structref
 
-from gemrl.decide.fast.cache import entry
+from gemrl.decide.fast.cache import Entry
 from gemrl.decide.fast.critic import critic_values
 from gemrl.decide.fast.lanes import BLOCK
 from gemrl.decide.fast.layers import Critics, Room, Set, compiled, describe_set, furthest, place_of
@@ -236,7 +236,7 @@ def score_row(
     )  # fmt: skip
 
 
-@entry
+@Entry
 def decide_rows(
     begin: int, end: int, obs: Any, seeds: Any, lam: Any, wp: Any, temperature: Any,
     options: Options, policy: Held, memory: Held, record: Record,
@@ -253,7 +253,7 @@ def decide_rows(
         )  # fmt: skip
 
 
-@entry
+@Entry
 def score_rows(
     begin: int, end: int, obs: Any, seeds: Any, first: int, options: Options, policy: Held,
     memory: Held, record: Record,
@@ -264,7 +264,7 @@ def score_rows(
         score_row(row, obs, seeds, first, options, parts, room, record)
 
 
-@entry
+@Entry
 def rank_rows(
     begin: int, end: int, obs: Any, seeds: Any, lam: Any, wp: Any, temperature: Any,
     options: Options, policy: Held, memory: Held, record: Record,
