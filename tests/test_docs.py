@@ -66,7 +66,8 @@ def loaded(tool):
 
 def test_the_tables_that_the_results_page_quotes_are_those_of_the_committed_rows():
     tool, text = loaded("pack_results"), (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert {found[2] for found in tool.QUOTED.findall(text)} == {"Scores", "Every method"}
+    sections = [found[2] for found in tool.QUOTED.findall(text)]
+    assert sections == ["Scores", *["Every method"] * 3]
     assert tool.with_tables(text, RESULTS) == text
 
 

@@ -181,6 +181,11 @@ def with_tables(text: str, results: Path) -> str:
         mark, page, section, label, _ = found.groups()
         return mark + _table(results / page, section, label)
 
+    marks, whole = re.findall(r"^<!-- [\w-]+\.md, .*", text, re.MULTILINE), QUOTED.findall(text)
+    if len(marks) != len(whole):
+        raise SystemExit(
+            f"{len(marks)} marks of quoted tables, and {len(whole)} have a table below"
+        )
     return QUOTED.sub(quote, text)
 
 

@@ -1,15 +1,15 @@
 """The record of a decision: what was proposed, how it was scored, and what was executed."""
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import Any
 
 import numpy as np
 
+from gemrl.decide.verdict import RUNGS, SEARCH, Verdict
 from gemrl.errors import DataError
 
-if TYPE_CHECKING:
-    from gemrl.decide.verdict import Verdict
-
+KNOWN_RUNGS = (SEARCH, *RUNGS)
 PER_CANDIDATE = ("candidates", "q", "lcb", "log_support", "support_z", "score")
 WHOLE = ("chosen", "n_scored", "block")
 TRUTH = ("violation", "executed_violation")
@@ -61,7 +61,7 @@ class Decision:
     """Which backend evaluated the networks: jax or fast."""
     digest: str
     """SHA-256 that names the policy."""
-    verdict: "Verdict | dict[str, Any] | None" = None
+    verdict: Verdict | dict[str, Any] | None = None
     """What gates said of it, where there were any; as plain values in a record read from JSON."""
 
     def row(self, index: int) -> "Decision":
@@ -69,7 +69,7 @@ class Decision:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, value in values.items():
             if name not in OF_ALL_ROWS and value is not None:
-                values[name] = value[index]
+                values[name] = _plain_row(value, index) if name == "verdict" else value[index]
         count = int(values["n_scored"])
         if count < len(values["score"]):
             values["candidates"] = values["candidates"][:count]
@@ -96,7 +96,7 @@ class Decision:
     def rung(self) -> np.ndarray:
         """[] What was executed: the search's action, or the rung of a guard's ladder."""
         if self.verdict is None:
-            return np.full(self.chosen.shape, "search")
+            return np.full(self.chosen.shape, SEARCH)
         if isinstance(self.verdict, dict):
             return np.asarray(self.verdict["rung"])
         return np.asarray(self.verdict.rung)
@@ -133,8 +133,10 @@ class Decision:
                 else np.empty((*rows, 0, count), np.float32)
             )
             verdict = read["verdict"]
-            if verdict is not None and np.shape(verdict["rung"]) != read["chosen"].shape:
-                raise ValueError(f"its verdict has rung {verdict['rung']!r}")
+            if verdict is not None:
+                rungs = np.array(verdict["rung"])
+                if rungs.shape != read["chosen"].shape or not np.isin(rungs, KNOWN_RUNGS).all():
+                    raise ValueError(f"its verdict has rung {verdict['rung']!r}")
         except (TypeError, ValueError) as error:
             raise DataError(f"the record of a decision cannot be read: {error}") from error
         except KeyError as error:
@@ -142,6 +144,13 @@ class Decision:
                 f"the record of a decision cannot be read: its verdict lacks {error}"
             ) from error
         return Decision(**read)
+
+
+def _plain_row(value: Any, index: int) -> Any:
+    """One row's part of a verdict, also of one that was read from JSON."""
+    if isinstance(value, dict):
+        return {name: _plain_row(part, index) for name, part in value.items()}
+    return value if isinstance(value, float | NoneType) else value[index]
 
 
 def _plain(array: np.ndarray) -> Any:

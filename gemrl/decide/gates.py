@@ -19,7 +19,7 @@ from gemrl.decide.decision import Decision
 from gemrl.decide.knobs import Cosine, Knobs
 from gemrl.decide.novelty import COMPONENTS, StateDensity, fit_density
 from gemrl.decide.policy import Policy
-from gemrl.decide.verdict import Verdict
+from gemrl.decide.verdict import SEARCH, Verdict
 from gemrl.errors import BundleError, ConfigError, DataError, KnobError, ObservationError
 from gemrl.learn.tensors import load_arrays, save_tree
 
@@ -158,7 +158,7 @@ class Gates:
             adjusted=adjusted,
             joint_p=np.min(list(adjusted.values()), axis=0),
             alpha=alpha,
-            rung=np.full(np.shape(scores[self.names[0]]), "search", dtype=object),
+            rung=np.full(np.shape(scores[self.names[0]]), SEARCH, dtype=object),
         )
 
     def save(self, path: str | Path) -> Path:

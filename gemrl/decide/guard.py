@@ -12,12 +12,10 @@ from gemrl.decide.decision import Decision
 from gemrl.decide.gates import Gates
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import Policy
-from gemrl.decide.verdict import Verdict
+from gemrl.decide.verdict import RUNGS, SEARCH, Verdict
 from gemrl.errors import ConfigError, KnobError, ObservationError, RefusedError
 from gemrl.maths.audits import collapse_distance, violation
 from gemrl.maths.score import moments, standardize
-
-RUNGS = ("smaller_n", "anchor", "behavior", "controller", "refuse")
 
 Controller = Callable[[np.ndarray], np.ndarray]
 
@@ -229,7 +227,7 @@ class Guard:
     ) -> Decision:
         """The decision with what is executed."""
         fields: dict[str, np.ndarray] = {"action": executed.actions}
-        changed = executed.rung != "search"
+        changed = executed.rung != SEARCH
         if changed.any() and self.policy.models.behavior is not None:
             fields |= self._audits(executed, rows, decision, changed)
         verdict = dataclasses.replace(
@@ -284,7 +282,7 @@ class _Executed:
     def __init__(self, decision: Decision, verdict: Verdict) -> None:
         self.verdict = verdict
         self.actions = np.array(decision.action)
-        self.rung = np.full(len(self.actions), "search", dtype=object)
+        self.rung = np.full(len(self.actions), SEARCH, dtype=object)
         self.joint_p = np.array(verdict.joint_p)
 
     def take(self, rung: str, rows: np.ndarray, actions: np.ndarray, verdict: Verdict) -> None:

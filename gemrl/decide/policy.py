@@ -19,6 +19,7 @@ from gemrl.decide.history import PACKED, History, context_spec, contexts_at
 from gemrl.decide.knobs import MAX_CANDIDATES, Knobs, whole_number
 from gemrl.decide.search import CHUNK, Asked, Deadlines, block_of, joined, search, split
 from gemrl.decide.select import Scales, critic_values
+from gemrl.decide.verdict import SEARCH
 from gemrl.errors import KnobError, ObservationError
 from gemrl.learn.bundle import Bundle, config_from_json, load_bundle, manifest_digest
 from gemrl.learn.spec import Spec
@@ -193,8 +194,10 @@ class Policy:
         chosen = all(
             np.array_equal(getattr(again, name), getattr(record, name)) for name in ("wp", "chosen")
         )
-        searched = record.rung == "search"
-        acted = np.array_equal(again.action[searched], record.action[searched])
+        searched = np.asarray(record.rung == SEARCH)[..., None]
+        acted = again.action.shape == record.action.shape and np.array_equal(
+            np.where(searched, again.action, 0), np.where(searched, record.action, 0)
+        )
         if not (same and close and chosen and acted):
             raise KnobError(
                 "the record was made with another observation, seed, step or other knobs: it "

@@ -5,6 +5,11 @@ from typing import Any
 
 import numpy as np
 
+SEARCH = "search"
+"""What is executed where no guard acts: the search's own action."""
+RUNGS = ("smaller_n", "anchor", "behavior", "controller", "refuse")
+"""What a guard can execute instead, in the order of a ladder."""
+
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
@@ -20,7 +25,7 @@ class Verdict:
     """The p-value of all gates together."""
     alpha: float
     """The false-alarm rate that was asked for."""
-    rung: np.ndarray = field(default_factory=lambda: np.asarray("search"))
+    rung: np.ndarray = field(default_factory=lambda: np.asarray(SEARCH))
     """What was executed: the search's action, or the rung of a guard's ladder."""
     executed_joint_p: np.ndarray | None = None
     """`joint_p` of what a guard executed, NaN where it refused; without a guard there is none."""

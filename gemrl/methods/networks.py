@@ -28,7 +28,8 @@ SMALLEST_DRAW = 4096
 
 
 def uniform(key: Key[Array, ""], shape: tuple[int, ...], limit: float) -> Float[Array, "..."]:
-    """Fresh weights within `limit`: the bits of `jax.random.uniform` for this shape.
+    """Fresh weights within `limit`: the bits of `jax.random.uniform` for this shape, with JAX's
+    own generator.
 
     They are the first of a larger number that many shapes share. Each shape would otherwise compile
     a program of its own, and fresh networks have so many that they took a fifth of a first start.

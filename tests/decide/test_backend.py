@@ -101,7 +101,8 @@ from pathlib import Path
 from slow_to_compile import Entry, added
 
 Path(sys.argv[1], "ready-" + sys.argv[2]).touch()
-while len(list(Path(sys.argv[1]).glob("ready-*"))) < 2:
+latest = time.monotonic() + 120
+while len(list(Path(sys.argv[1]).glob("ready-*"))) < 2 and time.monotonic() < latest:
     time.sleep(0.001)
 assert added(1.0) == added(1.0) == 32.0
 print(sum(added.compiled.stats.cache_misses.values()))
@@ -131,7 +132,43 @@ def test_of_processes_that_start_together_one_compiles_and_the_others_find_it(tm
         )
         for number in range(2)
     ]
-    assert sorted(process.communicate()[0] for process in both) == ["0\n", "1\n"]
+    assert sorted(process.communicate(timeout=240)[0] for process in both) == ["0\n", "1\n"]
+
+
+FORKED = """
+import os, time
+from gemrl.decide.fast import cache
+
+pid = 0
+class Compiled:
+    def __call__(self, x):
+        global pid
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        return x
+
+added.compiled = Compiled()
+added(1.0)
+with cache._turn(added._lock):
+    print("free")
+os.kill(pid, 9)
+"""
+
+
+def test_a_child_that_was_forked_meanwhile_keeps_nobody_waiting(tmp_path):
+    require_backend("fast")
+    (tmp_path / "slow_to_compile.py").write_text(MODULE)
+    process = subprocess.run(
+        [sys.executable, "-c", "from slow_to_compile import added\n" + FORKED],
+        cwd=tmp_path,
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kept")},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert process.stdout == "free\n", process.stderr
 
 
 def test_the_executed_action_of_an_audited_policy_keeps_its_backend():

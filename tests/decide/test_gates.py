@@ -342,6 +342,17 @@ def test_a_record_whose_action_a_guard_replaced_is_replayed_as_the_search(
             policy.replay(states, other, KNOBS, seed=seed)
 
 
+def test_a_row_of_a_guarded_record_is_a_record_also_out_of_json(policy, gates, observations):
+    guard = Guard(policy, flagged_by(gates, "novelty"), 0.05, ("behavior",))
+    record = guard.decide(observations[:3], KNOBS, seed=4)
+    read = gemrl.Decision.from_json(json.loads(json.dumps(record.to_json())))
+    for row in (record.row(1), read.row(1)):
+        assert row.rung == "behavior"
+        again = gemrl.Decision.from_json(json.loads(json.dumps(row.to_json())))
+        assert again.verdict == record.verdict[1].to_json()
+        np.testing.assert_array_equal(row.action, record.action[1])
+
+
 def test_the_rows_that_a_guard_left_alone_must_act_as_they_did(policy, gates, observations):
     record = Guard(policy, gates, 0.02, ladder=ALL_SEARCHING).decide(observations, KNOBS, seed=5)
     alone = record.rung == "search"

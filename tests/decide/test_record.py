@@ -112,6 +112,8 @@ def test_a_record_of_other_knobs_or_another_batch_is_refused(policy, obs):
         lambda kept: kept.update(chosen="first"),
         lambda kept: kept.update(verdict={}),
         lambda kept: kept.update(verdict={"rung": "anchor"}),
+        lambda kept: kept.update(verdict={"rung": ["banana"] * 3}),
+        lambda kept: kept.update(verdict={"rung": [None] * 3}),
         lambda kept: kept.update(verdict=3),
     ],
 )
@@ -122,6 +124,13 @@ def test_what_is_no_record_is_refused(policy, obs, damage):
         gemrl.Decision.from_json(kept)
     with pytest.raises(DataError, match="record of a decision"):
         policy.replay(obs, kept, KNOBS)
+
+
+def test_a_record_with_the_actions_of_fewer_rows_is_refused(policy, obs):
+    record = policy.decide(obs, KNOBS, seed=9)
+    for action in (record.action[:2], record.action[:, :1], record.action[0]):
+        with pytest.raises(KnobError, match="cannot be replayed"):
+            policy.replay(obs, replace(record, action=action), KNOBS, seed=9)
 
 
 def test_what_is_no_dictionary_is_no_record():

@@ -443,7 +443,8 @@ def test_a_shadow_that_fails_is_counted_and_the_server_still_stops(
     assert capfd.readouterr().err.count("a defect") == 1
 
 
-def test_with_the_jax_backend_only_compiled_shapes_are_taken(policy, observations):
+def test_with_the_jax_backend_only_compiled_shapes_are_taken(run_folder, observations):
+    policy = gemrl.load(run_folder, backend="jax")
     profiles = {"small": gemrl.Knobs(n=8)}
     knobs = gemrl.Knobs(n=16)
     with Server(policy, patient(), knobs=knobs, profiles=profiles) as server:

@@ -8,6 +8,7 @@ from made_rows import NONE, TASK, made_row
 
 from gemrl import from_arrays
 from gemrl.decide.knobs import Knobs
+from gemrl.errors import DataError
 from gemrl.evaluate.choose import published_knobs
 from gemrl.evaluate.reproduce import comparison, interface
 from gemrl.evaluate.reproduce.document import Table
@@ -85,7 +86,8 @@ def test_gem_iql_and_cloning_are_told_after_as_many_updates_as_the_others():
         parts = comparison.render(Facts(rows, RECORDS))
         return [part for part in parts if isinstance(part, Table) and "as many" in part.caption]
 
-    (table,) = told([*mine, *early, *kept])
+    elsewhere = [replace(row, task=OTHER, updates=20) for row in others]
+    (table,) = told([*mine, *early, *kept, *elsewhere])
     assert table.caption.startswith("After 40 updates")
     assert [[cell.split(" ")[0] for cell in line] for line in table.lines] == [
         [TASK, "11.0", "22.0", "33.0"]
@@ -143,6 +145,11 @@ def test_a_method_that_draws_is_told_by_its_draws_at_any_temperature_above_0():
     )
     (line,) = table.lines
     assert dict(zip(table.headings, line, strict=True))["Diffusion-QL"].startswith("33.0")
+    hotter = rows_of("diffusionql", 1.0, knobs=replace(drawn, temperature=0.5))
+    with pytest.raises(
+        DataError, match=r"diffusionql on .*, seed 0, have the temperatures 0.25, 0.5"
+    ):
+        comparison.render(Facts([*rows, *hotter], RECORDS))
     only_best = comparison.render(Facts([*ROWS, *rows_of("diffusionql", 77.0, knobs=best)], {}))
     assert "Diffusion-QL" not in next(p for p in only_best if isinstance(p, Table)).headings
 

@@ -180,6 +180,14 @@ def test_quoted_tables_become_those_of_their_page_and_section(tool, tmp_path):
     assert tool.with_tables(before, tmp_path) == after
 
 
+def test_a_mark_without_its_table_is_refused(tool, tmp_path):
+    (tmp_path / "scores.md").write_text(PAGE)
+    mark = "<!-- scores.md, Others: Means -->\n"
+    text = f"{mark}\n| old |\n\n{mark}Words.\n"
+    with pytest.raises(SystemExit, match="2 marks of quoted tables, and 1 "):
+        tool.with_tables(text, tmp_path)
+
+
 def test_a_table_that_a_page_no_longer_has_is_named(tool, tmp_path):
     (tmp_path / "scores.md").write_text(PAGE)
     text = "<!-- scores.md, Others: Medians -->\n\n| old |\n"

@@ -63,7 +63,11 @@ def test_a_method_stands_as_its_own_paper_executes_it_beside_other_settings():
     ]
     found = headlines(TASK, rows)["diffusionql"]
     assert found.setting.knobs == drawn
-    assert found.protocol == "as its own paper executes it"
+    assert (found.protocol, found.note) == ("as its own paper executes it", "")
+    warmer = made_row(6.0, replace(drawn, temperature=0.5), "diffusionql")
+    found = headlines(TASK, [*rows, warmer])["diffusionql"]
+    assert found.setting.knobs == drawn
+    assert found.note == "of several temperatures tested, the lowest"
 
 
 def test_policies_on_the_way_and_other_masses_are_no_part_of_the_last_step():

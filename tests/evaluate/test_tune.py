@@ -249,6 +249,9 @@ def test_the_flags_and_the_code_of_a_setting_give_that_setting_back():
     setting = replace(own, temperature=0.0, lam=2.0, k_smooth=3)
     said = Recommendation(setting, True, "").to_json(own)
     assert said["flags"] == "--n 50 --lam 2 --wp 0 --k-smooth 3 --temperature 0.0"
+    fine = Recommendation(replace(own, lam=0.123456789, wp=1 / 3), True, "").to_json(own)
+    assert fine["flags"] == "--n 50 --lam 0.123456789 --wp 0.3333333333333333"
+    assert "lam=0.123456789, wp=0.3333333333333333" in fine["code"]
     assert said["code"] == ("gemrl.Knobs(n=50, lam=2, wp=0.0, k_smooth=3, anchor='none')")
     assert "temperature" not in Recommendation(setting, True, "").to_json(setting)["flags"]
 

@@ -81,6 +81,8 @@ def _turn(lock: Path) -> Iterator[None]:
             lock.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(lock, "w"))
             fcntl.flock(file, fcntl.LOCK_EX)
+            # Closing it would not do: a child that was forked meanwhile has it open too.
+            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
         yield
 
 

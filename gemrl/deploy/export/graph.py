@@ -97,11 +97,12 @@ def rank(
 
     ranked = score
     if knobs.temperature > 0:
-        noise = "draw_noise"
-        if knobs.anchor == "none":
+        if knobs.anchor == "none":  # There is noise for one all the same, the first.
+            wider = g.add("Concat", g.add("Slice", score, [0], [1], [1]), score, axis=1)
+            noise = _of_shape(g, "draw_noise", wider)
             noise = g.add("Slice", noise, [1], [np.iinfo(np.int64).max], [1])
-        # Noise of another size would be broadcast, and one number for all draws nothing.
-        noise = g.add("Reshape", noise, g.add("Shape", score))
+        else:
+            noise = _of_shape(g, "draw_noise", score)
         # Gumbel noise made of a uniform 0 or 1 is infinite, and no finite one comes near these.
         noise = g.add("Clip", noise, -100.0, 100.0)
         ranked = g.add("Add", score, g.add("Mul", g.add("Unsqueeze", "temperature", [1]), noise))
@@ -214,6 +215,14 @@ def _collapse_distance(g: Builder, action: Value, behavior: Components) -> Value
 
 def _is_finite(g: Builder, x: Value) -> Value:
     return g.add("LessOrEqual", g.add("Abs", x), LARGEST)
+
+
+def _of_shape(g: Builder, given: Value, like: Value) -> Value:
+    """The input, of which another shape is refused: it would be broadcast in silence."""
+    # Reshape refuses another number, and Concat, which passes over what is empty, another shape.
+    shaped = g.add("Reshape", given, g.add("Shape", like))
+    both = g.add("Concat", g.add("Unsqueeze", given, [0]), g.add("Unsqueeze", shaped, [0]), axis=0)
+    return g.add("Gather", both, np.zeros((), np.int64), axis=0)
 
 
 def _where_finite(g: Builder, checked: Value, action: Value) -> Value:

@@ -129,7 +129,8 @@ def _headline(task: str | None, rows: Sequence[Row]) -> Headline:
     tested = settings_of([row for row in rows if row.protocol == "test"])
     own = [s for s in tested if _has_own_rule(s.method) and is_published(s.method, s.knobs)]
     if own:
-        return Headline(own[0], "as its own paper executes it")
+        note = "of several temperatures tested, the lowest" if len(own) > 1 else ""
+        return Headline(own[0], "as its own paper executes it", note)
     chosen = chosen_knobs(rows)
     unmet = ""
     if chosen is not None:

@@ -10,6 +10,7 @@ from gemrl.data.dataset import Dataset
 from gemrl.data.tasks import TASKS, task_named
 from gemrl.decide.knobs import Knobs
 from gemrl.decide.policy import own_knobs
+from gemrl.errors import DataError
 from gemrl.evaluate.cells import Cell
 from gemrl.evaluate.choose import is_published, published_knobs, score_of
 from gemrl.evaluate.reproduce.budget import BASELINES, WITHOUT_CRITICS
@@ -48,7 +49,18 @@ TITLES = {
 def own_rows(rows: Iterable[Row], method: str, task: str | None = None) -> list[Row]:
     """The test rows of a method's own deployment."""
     found = pick(rows, task=task, method=method)
-    return [row for row in found if is_published(method, Knobs.from_json(row.knobs))]
+    own = [row for row in found if is_published(method, Knobs.from_json(row.knobs))]
+    heats: dict[tuple[str, int, int], set[float]] = {}
+    for row in own:
+        key = row.task, row.train_seed, row.updates
+        heats.setdefault(key, set()).add(row.knobs["temperature"])
+    for (of, seed, _), found in heats.items():
+        if len(found) > 1:
+            raise DataError(
+                f"rows of {method} on {of}, seed {seed}, have the temperatures "
+                f"{', '.join(f'{heat:g}' for heat in sorted(found))}: keep those of one"
+            )
+    return own
 
 
 def own_cell(study: Study, task: str, method: str, seed: int) -> Cell:
@@ -161,7 +173,10 @@ def _as_long(
     longest = {task: max((r.updates for r in of["gem"]), default=0) for task, of in found.items()}
     for count in sorted({r.updates for of in found.values() for m in methods for r in of[m]}):
         lines = []
-        for task in (task for task in found if longest[task] > count):
+        had = [
+            t for t, of in found.items() if any(r.updates == count for m in methods for r in of[m])
+        ]
+        for task in (task for task in had if longest[task] > count):
             chosen = chosen_knobs(facts.rows, task, facts.budget["sweep_n"])
             on_the_way = [row for row in facts.rows if row.updates == count]
             groups = [

@@ -35,16 +35,21 @@ class Recommendation:
 
 def flags(knobs: Knobs, own: Knobs) -> str:
     """The setting as flags of a command that begins with the policy's own knobs."""
-    wp = f"--wp-end {knobs.wp.end:g}" if isinstance(knobs.wp, Cosine) else f"--wp {knobs.wp:g}"
     others = _others(knobs, own)
     words = (f" --{name.replace('_', '-')} {value}" for name, value in others.items())
-    return f"--n {knobs.n} --lam {knobs.lam:g} {wp}" + "".join(words)
+    return f"--n {knobs.n} --lam {_exactly(knobs.lam)} --wp {_exactly(knobs.wp)}" + "".join(words)
 
 
 def code(knobs: Knobs) -> str:
     """The setting as code."""
     others = "".join(f", {name}={value!r}" for name, value in _others(knobs, Knobs()).items())
-    return f"gemrl.Knobs(n={knobs.n}, lam={knobs.lam:g}, wp={knobs.wp!r}{others})"
+    return f"gemrl.Knobs(n={knobs.n}, lam={_exactly(knobs.lam)}, wp={knobs.wp!r}{others})"
+
+
+def _exactly(weight: float | Cosine) -> str:
+    """The number in as few digits as give it back; settings are compared at constant weights."""
+    assert isinstance(weight, float)
+    return f"{weight:g}" if float(f"{weight:g}") == weight else repr(weight)
 
 
 def _others(knobs: Knobs, own: Knobs) -> dict[str, Any]:
