@@ -31,6 +31,12 @@ FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex='0']"
 
 
 @pytest.fixture(scope="module")
+def policy(run_folder):
+    """A policy of the backend that compiles a program for each number of candidates."""
+    return gemrl.load(run_folder, backend="jax")
+
+
+@pytest.fixture(scope="module")
 def server(policy, maze_data):
     config = patient()
     with Server(policy, config, knobs=KNOBS, profiles=PROFILES, states=maze_data) as running:
