@@ -32,7 +32,7 @@ def uniform(key: Key[Array, ""], shape: tuple[int, ...], limit: float) -> Float[
     own generator.
 
     They are the first of a larger number that many shapes share. Each shape would otherwise compile
-    a program of its own, and fresh networks have so many that they took a fifth of a first start.
+    a program of its own, for which a first training would wait.
     """
     count = SMALLEST_DRAW
     while count < math.prod(shape):
